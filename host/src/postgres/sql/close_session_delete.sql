@@ -1,0 +1,1 @@
+DELETE FROM lock_session WHERE session_id = $1

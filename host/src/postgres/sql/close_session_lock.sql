@@ -1,0 +1,1 @@
+SELECT session_id FROM lock_session WHERE session_id = $1 FOR UPDATE

@@ -1,0 +1,1 @@
+SELECT session_id FROM lock_session WHERE expires_at <= now() LIMIT $1

@@ -1,0 +1,1 @@
+DELETE FROM lock_entry WHERE lock_key = $1 AND fencing_token = $2
