@@ -12,4 +12,4 @@ ON CONFLICT (lock_key) DO UPDATE
        fencing_token = excluded.fencing_token,
        acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
  WHERE e.session_id = excluded.session_id OR e.expires_at <= statement_timestamp()
-RETURNING owner_id, fencing_token, acquired_at, expires_at
+RETURNING owner_id, session_id, fencing_token, acquired_at, expires_at

@@ -3,4 +3,4 @@ UPDATE lock_entry e
   FROM lock_session s
  WHERE e.lock_key = $1 AND e.fencing_token = $2 AND e.expires_at > now()
    AND s.session_id = e.session_id AND s.expires_at > now()
-RETURNING e.owner_id, e.acquired_at, e.expires_at
+RETURNING e.expires_at

@@ -1,0 +1,8 @@
+//! Generated from `wit/`.
+
+wasmtime::component::bindgen!({
+    path: "../wit",
+    world: "session-policy",
+    imports: { default: async | trappable },
+    exports: { default: async },
+});

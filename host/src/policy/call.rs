@@ -1,0 +1,176 @@
+//! One call: a store and an instance of its own, made for it and gone with it.
+
+use wasmtime::{Store, UpdateDeadline};
+
+use super::bindings::SessionPolicy;
+use super::bindings::tenure::registry::types::RegistryError;
+use super::capability::{StatementsCtx, StatementsView};
+use super::engine::EPOCH;
+use super::fault::classify;
+use super::limits::Meter;
+use super::record::{CallRecord, Evidence, Operation};
+use super::{Policy, PolicyFault};
+
+/// What the store of a call holds.
+pub(super) struct CallState {
+    statements: StatementsCtx,
+    record: CallRecord,
+    meter: Meter,
+}
+
+impl CallState {
+    pub(super) fn view(&mut self) -> StatementsView<'_> {
+        StatementsView {
+            ctx: &self.statements,
+            record: &mut self.record,
+        }
+    }
+}
+
+/// How a call ended: what the policy said, or how it failed; and what the database did.
+pub(crate) type Ended<T> = (Result<Result<T, RegistryError>, PolicyFault>, Evidence);
+
+/// A call about to be made. Its store is never used again: after a trap, an error or a
+/// dropped future it would stay unusable, and after a success it would be a memory between
+/// calls.
+pub(crate) struct Call<'a> {
+    policy: &'a Policy,
+    store: Store<CallState>,
+}
+
+impl<'a> Call<'a> {
+    fn new(policy: &'a Policy, statements: &StatementsCtx, operation: Operation) -> Self {
+        let engine = &policy.engine.inner;
+        let limits = &engine.limits;
+        let epochs = limits.cpu.as_nanos().div_ceil(EPOCH.as_nanos());
+        let mut store = Store::new(
+            &engine.engine,
+            CallState {
+                statements: statements.clone(),
+                record: CallRecord::new(operation),
+                meter: Meter {
+                    memory: limits.memory,
+                    table_elements: limits.table_elements,
+                    epochs_used: 0,
+                    epochs: u32::try_from(epochs).unwrap_or(u32::MAX),
+                    cpu: limits.cpu,
+                },
+            },
+        );
+        store.limiter(|state| &mut state.meter);
+        store.set_hostcall_fuel(limits.transfer);
+        // The world has no resources, so there is nothing to have a handle of.
+        store.set_max_component_handles(0);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|mut store| {
+            store.data_mut().meter.epoch()?;
+            // A policy that computes for long lets others have the thread in between.
+            Ok(UpdateDeadline::Yield(1))
+        });
+        Self { policy, store }
+    }
+
+    pub(crate) async fn open_session(
+        policy: &'a Policy,
+        statements: &StatementsCtx,
+        owner: &str,
+        ttl_ms: u64,
+    ) -> Ended<String> {
+        let operation = Operation::OpenSession {
+            owner: owner.to_owned(),
+        };
+        let mut call = Self::new(policy, statements, operation);
+        let outcome = match call.instantiate().await {
+            Ok(instance) => {
+                instance
+                    .tenure_registry_session_registry()
+                    .call_open_session(&mut call.store, owner, ttl_ms)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        call.end(outcome)
+    }
+
+    pub(crate) async fn heartbeat(
+        policy: &'a Policy,
+        statements: &StatementsCtx,
+        session: &str,
+        ttl_ms: u64,
+    ) -> Ended<bool> {
+        let session = session.to_owned();
+        let operation = Operation::Heartbeat {
+            session: session.clone(),
+        };
+        let mut call = Self::new(policy, statements, operation);
+        let outcome = match call.instantiate().await {
+            Ok(instance) => {
+                instance
+                    .tenure_registry_session_registry()
+                    .call_heartbeat(&mut call.store, &session, ttl_ms)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        call.end(outcome)
+    }
+
+    pub(crate) async fn close_session(
+        policy: &'a Policy,
+        statements: &StatementsCtx,
+        session: &str,
+    ) -> Ended<u32> {
+        let session = session.to_owned();
+        let operation = Operation::CloseSession {
+            session: session.clone(),
+        };
+        let mut call = Self::new(policy, statements, operation);
+        let outcome = match call.instantiate().await {
+            Ok(instance) => {
+                instance
+                    .tenure_registry_session_registry()
+                    .call_close_session(&mut call.store, &session)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        call.end(outcome)
+    }
+
+    pub(crate) async fn locks_of(
+        policy: &'a Policy,
+        statements: &StatementsCtx,
+        session: &str,
+    ) -> Ended<Vec<String>> {
+        let session = session.to_owned();
+        let operation = Operation::LocksOf {
+            session: session.clone(),
+        };
+        let mut call = Self::new(policy, statements, operation);
+        let outcome = match call.instantiate().await {
+            Ok(instance) => {
+                instance
+                    .tenure_registry_session_registry()
+                    .call_locks_of(&mut call.store, &session)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        call.end(outcome)
+    }
+
+    async fn instantiate(&mut self) -> wasmtime::Result<SessionPolicy> {
+        self.policy.pre.instantiate_async(&mut self.store).await
+    }
+
+    fn end<T>(self, outcome: wasmtime::Result<Result<T, RegistryError>>) -> Ended<T> {
+        let limits = &self.policy.engine.inner.limits;
+        let record = self.store.into_data().record;
+        let outcome = match record.violation() {
+            // Whatever became of the trap on its way through the policy.
+            Some(what) => Err(PolicyFault::Violation(what.to_owned())),
+            None => outcome.map_err(|error| classify(&error, limits.stack, limits.transfer)),
+        };
+        (outcome, record.into_evidence())
+    }
+}

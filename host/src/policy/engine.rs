@@ -1,0 +1,173 @@
+//! The engine that runs policies: one for the whole process.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use wasmtime::component::Linker;
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use super::call::CallState;
+use super::capability::add_to_linker;
+use super::limits::Limits;
+use crate::Error;
+
+/// How long an epoch lasts, which is how finely processor time is told apart. Longer than
+/// what a call takes by three orders of magnitude, shorter than anyone would wait.
+pub(super) const EPOCH: Duration = Duration::from_millis(10);
+
+/// Memories, tables and core instances that one component may have. `wit-component` makes
+/// of one module: a memory, two tables and a few core instances, for the shims.
+const MEMORIES: u32 = 1;
+const TABLES: u32 = 2;
+const CORE_INSTANCES: u32 = 8;
+
+/// Bytes of each memory that stay mapped, and are cleared by hand, when an instance ends.
+/// The default policy fits and so costs no system call and no page fault; each byte more
+/// is work for every call.
+const KEEP_RESIDENT: usize = 128 * 1024;
+const TABLE_KEEP_RESIDENT: usize = 8 * 1024;
+
+/// An engine could not be made, or a policy not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The bytes are native code that was compiled ahead. It is never run: it could do
+    /// anything, and corrupt code is not noticed.
+    #[error("this is precompiled code; a policy has to be a WebAssembly component (.wasm)")]
+    Precompiled,
+    /// The bytes are no component that fits the engine: no WebAssembly, a core module, or a
+    /// component that wants more memory or tables than the limits allow.
+    #[error("this is no component that can be run here: {0}")]
+    NotAComponent(String),
+    /// The component imports what a policy does not get, or does not export the registry.
+    #[error("the component does not fit the world tenure:registry/session-policy: {0}")]
+    DoesNotFit(String),
+    /// The machine does not give what the limits need, such as address space for the
+    /// pool of instances.
+    #[error("the policy engine could not be set up: {0}")]
+    Engine(String),
+}
+
+/// Runs policies. One for a process; cloning it shares it.
+#[derive(Clone)]
+pub struct PolicyEngine {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) engine: Engine,
+    pub(super) linker: Linker<CallState>,
+    pub(super) limits: Limits,
+    /// Stands before the pool of instances, which answers with an error when it is full.
+    pub(super) slots: Semaphore,
+}
+
+impl std::fmt::Debug for PolicyEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PolicyEngine")
+            .field("limits", &self.inner.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PolicyEngine {
+    /// An engine whose calls may use what `limits` allows. Starts a thread that counts
+    /// epochs, which ends with the engine.
+    ///
+    /// [`LoadError::Engine`] where the machine cannot give what the limits need.
+    pub fn new(limits: Limits) -> Result<Self, LoadError> {
+        let set_up = |error: wasmtime::Error| LoadError::Engine(format!("{error:#}"));
+        let engine = Engine::new(&config(&limits)).map_err(set_up)?;
+        let mut linker = Linker::new(&engine);
+        add_to_linker(&mut linker, CallState::view).map_err(set_up)?;
+        let inner = Arc::new(Inner {
+            engine,
+            linker,
+            slots: Semaphore::new(limits.calls_in_flight as usize),
+            limits,
+        });
+        let ticking = Arc::downgrade(&inner);
+        // A thread rather than a task: a runtime that is blocked would stop the clock.
+        thread::Builder::new()
+            .name("tenure-epochs".to_owned())
+            .spawn(move || count_epochs(&ticking))
+            .map_err(|error| LoadError::Engine(error.to_string()))?;
+        Ok(Self { inner })
+    }
+
+    /// What its calls may use.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    /// Waits for a free slot and runs `call`, both within the deadline. Giving a call up
+    /// drops it, which cancels the statement that it runs.
+    pub(crate) async fn within_deadline<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let limits = &self.inner.limits;
+        let deadline = Instant::now() + limits.deadline;
+        let _slot = timeout_at(deadline, self.inner.slots.acquire())
+            .await
+            .map_err(|_| {
+                Error::Contention(format!(
+                    "{} calls are in flight, and none ended within {} ms",
+                    limits.calls_in_flight,
+                    limits.deadline.as_millis()
+                ))
+            })?
+            .expect("the slots are never closed");
+        timeout_at(deadline, call)
+            .await
+            .unwrap_or(Err(Error::DeadlineExceeded(limits.deadline)))
+    }
+}
+
+/// Ticks that were missed are not caught up with: a burst of them would take the time of a
+/// call that has only just begun.
+fn count_epochs(inner: &Weak<Inner>) {
+    while let Some(inner) = inner.upgrade() {
+        inner.engine.increment_epoch();
+        drop(inner);
+        thread::sleep(EPOCH);
+    }
+}
+
+fn config(limits: &Limits) -> Config {
+    let instances = limits.calls_in_flight;
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(instances)
+        .total_memories(instances * MEMORIES)
+        .total_tables(instances * TABLES)
+        .total_core_instances(instances * CORE_INSTANCES)
+        .total_stacks(instances)
+        .max_memories_per_component(MEMORIES)
+        .max_tables_per_component(TABLES)
+        .max_core_instances_per_component(CORE_INSTANCES)
+        .max_memory_size(limits.memory)
+        .table_elements(limits.table_elements)
+        // Every slot that was used once is kept for the next call.
+        .max_unused_warm_slots(instances)
+        .linear_memory_keep_resident(KEEP_RESIDENT)
+        .table_keep_resident(TABLE_KEEP_RESIDENT);
+
+    let mut config = Config::new();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .epoch_interruption(true)
+        .max_wasm_stack(limits.stack)
+        // What is left beside the policy's own is for host functions, down to the
+        // database driver.
+        .async_stack_size(limits.stack + 1536 * 1024)
+        // The contract is synchronous. Off, a call costs a quarter, and a component with
+        // asynchronous functions is refused when it is loaded.
+        .concurrency_support(false)
+        // Nobody reads a backtrace of a policy; its fault is told from its trap.
+        .wasm_backtrace_max_frames(None);
+    config
+}

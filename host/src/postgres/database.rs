@@ -1,0 +1,195 @@
+//! Connections: the pool, and the guard that keeps a connection with unfinished business
+//! from going back to it.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use deadpool_postgres::{
+    ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+};
+use tokio_postgres::{Config, NoTls};
+
+use super::StoreError;
+
+/// How a host reaches its database.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DatabaseOptions {
+    /// The most connections at once.
+    pub connections: usize,
+    /// The longest that a call waits for a free connection, and for a new one.
+    pub connect_timeout: Duration,
+    /// The longest that a statement waits for another one's lock, which then is
+    /// contention. Far under the shortest TTL in use: a heartbeat that waited would
+    /// otherwise be judged by a clock that has moved on.
+    pub lock_timeout: Duration,
+    /// The longest that a statement runs, which then is contention.
+    pub statement_timeout: Duration,
+}
+
+impl Default for DatabaseOptions {
+    fn default() -> Self {
+        Self {
+            connections: 16,
+            connect_timeout: Duration::from_secs(3),
+            lock_timeout: Duration::from_millis(250),
+            statement_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A pool of connections to one database. Cloning it shares the pool.
+#[derive(Clone, Debug)]
+pub struct Database {
+    pool: Pool,
+    /// As given, without the settings of the pool's connections.
+    config: Config,
+}
+
+impl Database {
+    /// A pool for the database at `url`, a connection string of either of libpq's forms
+    /// (`postgres://user@host/name` or `host=... dbname=...`). Connects at the first use,
+    /// so this neither waits nor needs the database to be up.
+    ///
+    /// Fails with [`StoreError::Other`] where `url` cannot be read.
+    pub fn new(url: &str, options: &DatabaseOptions) -> Result<Self, StoreError> {
+        let mut given: Config = url.parse()?;
+        if given.get_application_name().is_none() {
+            given.application_name("tenure");
+        }
+        given.connect_timeout(options.connect_timeout);
+
+        let settings = [
+            // Bounds the wait for a row: see `lock_timeout`.
+            ("lock_timeout", millis(options.lock_timeout)),
+            ("statement_timeout", millis(options.statement_timeout)),
+            // The last line of defence: no transaction of ours is ever left idle.
+            (
+                "idle_in_transaction_session_timeout",
+                millis(options.statement_timeout),
+            ),
+            // The statements rest on what each of these means, whatever the database's
+            // own defaults are.
+            (
+                "default_transaction_isolation",
+                r"read\ committed".to_owned(),
+            ),
+            ("default_transaction_read_only", "off".to_owned()),
+            // An answer of `true` is durable.
+            ("synchronous_commit", "on".to_owned()),
+            // A plan made for one argument is no plan for the next.
+            ("plan_cache_mode", "force_generic_plan".to_owned()),
+        ];
+        let mut pg_options = given.get_options().unwrap_or_default().to_owned();
+        for (name, value) in settings {
+            pg_options.push_str(&format!(" -c {name}={value}"));
+        }
+        let mut config = given.clone();
+        config.options(pg_options.trim_start());
+
+        let manager = Manager::from_config(
+            config,
+            NoTls,
+            // Cheapest, and enough: `Connection` gives a connection back only when all
+            // that it sent is answered, and no method checks what `Connection` rules out.
+            ManagerConfig {
+                recycling_method: RecyclingMethod::Fast,
+            },
+        );
+        let timeout = Some(options.connect_timeout);
+        let pool = Pool::builder(manager)
+            .max_size(options.connections)
+            .wait_timeout(timeout)
+            .create_timeout(timeout)
+            .recycle_timeout(timeout)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| StoreError::Other(error.to_string()))?;
+        Ok(Self {
+            pool,
+            config: given,
+        })
+    }
+
+    /// Answers once the database does. Any fault is an error.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let connection = self.connection().await?;
+        let outcome = connection.simple_query("SELECT 1").await;
+        connection.finish(outcome).map(drop)
+    }
+
+    /// A connection of its own, outside of the pool and without the pool's time-outs, for
+    /// work that takes its time.
+    pub(crate) async fn dedicated(&self) -> Result<tokio_postgres::Client, StoreError> {
+        let (client, connection) = self.config.connect(NoTls).await?;
+        // Ends when the client is dropped.
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(%error, "a dedicated database connection ended");
+            }
+        });
+        Ok(client)
+    }
+
+    /// Takes a connection from the pool, waiting for one at most as long as configured.
+    pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
+        Ok(Connection {
+            object: Some(self.pool.get().await?),
+        })
+    }
+}
+
+fn millis(duration: Duration) -> String {
+    // 0 would turn a time-out off.
+    duration.as_millis().max(1).to_string()
+}
+
+/// A connection that is in use, and is presumed to have unfinished business.
+///
+/// [`finish`](Self::finish) gives it back to the pool. Dropped without that (a cancelled
+/// call, a deadline) it is taken out of the pool, what it runs is cancelled, and its
+/// socket is closed, upon which PostgreSQL rolls back.
+pub(crate) struct Connection {
+    object: Option<Object>,
+}
+
+impl Connection {
+    /// Gives the connection back. To be called when everything that was sent has been
+    /// answered and no transaction is open.
+    pub(crate) fn finish<T>(
+        mut self,
+        outcome: Result<T, tokio_postgres::Error>,
+    ) -> Result<T, StoreError> {
+        drop(self.object.take());
+        Ok(outcome?)
+    }
+}
+
+impl Deref for Connection {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        // `finish` consumes the guard, and `drop` is the only other place that empties it.
+        self.object.as_ref().expect("a connection until the end")
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let Some(object) = self.object.take() else {
+            return;
+        };
+        let client = Object::take(object);
+        // Outside of a runtime there is nobody left to wait for a statement either.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                // Without this the statement would go on, with its locks, until it ends
+                // by itself. Closing the socket alone does not stop it.
+                if let Err(error) = client.cancel_token().cancel_query(NoTls).await {
+                    tracing::debug!(%error, "could not cancel an abandoned statement");
+                }
+                drop(client);
+            });
+        }
+    }
+}

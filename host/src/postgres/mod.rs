@@ -1,0 +1,21 @@
+//! The PostgreSQL side: pinned statements, connections, migrations, faults. Knows nothing
+//! of WebAssembly.
+
+mod acquire;
+mod database;
+mod fault;
+mod locks;
+mod migrations;
+pub mod private;
+mod reaper;
+mod sessions;
+pub mod sql;
+mod statements;
+
+pub use database::{Database, DatabaseOptions};
+pub use fault::{Fault, StoreError, translate};
+pub use locks::{LockStore, MAX_LOCK_TTL, MAX_OPERATOR_CHARS, MAX_REASON_CHARS, MIN_REASON_CHARS};
+pub use migrations::MigrationError;
+pub use reaper::REAP_BATCH;
+pub use sessions::PinnedStatements;
+pub use statements::Statements;

@@ -1,0 +1,6 @@
+//! Integration tests, on a real PostgreSQL.
+//!
+//! Which server they use is printed; see `support/server.rs` for the choice.
+
+mod session_registry;
+mod support;

@@ -1,0 +1,64 @@
+//! Hosts on a test's database.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tenure::policy::LIFECYCLE;
+use tenure::{
+    Acquired, Database, Grant, Limits, LockKey, LockStore, PinnedStatements, Policy, PolicyEngine,
+    SessionId, SessionRegistry,
+};
+
+use super::database::TestDatabase;
+
+/// Long enough for every test that does not wait for it.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A host, as a program that embeds the library has one.
+pub struct Host {
+    pub pool: Database,
+    pub registry: SessionRegistry,
+    pub locks: LockStore,
+}
+
+impl Host {
+    /// With the default policy.
+    pub fn new(database: &TestDatabase) -> Self {
+        Self::with_policy(database, LIFECYCLE)
+    }
+
+    pub fn with_policy(database: &TestDatabase, policy: &[u8]) -> Self {
+        Self::on(database.pool(), policy)
+    }
+
+    pub fn on(pool: Database, policy: &[u8]) -> Self {
+        let policy = Policy::load(engine(), policy).unwrap();
+        Self {
+            registry: SessionRegistry::new(policy, Arc::new(PinnedStatements::new(pool.clone()))),
+            locks: LockStore::new(pool.clone()),
+            pool,
+        }
+    }
+
+    pub async fn open(&self, ttl: Duration) -> SessionId {
+        self.registry.open_session("tester", ttl).await.unwrap().id
+    }
+
+    /// Takes a lock that has to be free.
+    pub async fn lock(&self, name: &str, session: &SessionId) -> Grant {
+        match self.locks.try_insert(&key(name), session, LONG).await {
+            Ok(Acquired::Granted(grant)) => grant,
+            other => panic!("{name} was not granted: {other:?}"),
+        }
+    }
+}
+
+/// One engine for the whole run, as for a process.
+pub fn engine() -> &'static PolicyEngine {
+    static ENGINE: OnceLock<PolicyEngine> = OnceLock::new();
+    ENGINE.get_or_init(|| PolicyEngine::new(Limits::default()).unwrap())
+}
+
+pub fn key(name: &str) -> LockKey {
+    name.parse().unwrap()
+}
