@@ -24,15 +24,14 @@ pub struct Host {
 impl Host {
     /// With the default policy.
     pub fn new(database: &TestDatabase) -> Self {
-        Self::with_policy(database, LIFECYCLE)
+        Self::on(database.pool(), lifecycle())
     }
 
     pub fn with_policy(database: &TestDatabase, policy: &[u8]) -> Self {
-        Self::on(database.pool(), policy)
+        Self::on(database.pool(), Policy::load(engine(), policy).unwrap())
     }
 
-    pub fn on(pool: Database, policy: &[u8]) -> Self {
-        let policy = Policy::load(engine(), policy).unwrap();
+    pub fn on(pool: Database, policy: Policy) -> Self {
         Self {
             registry: SessionRegistry::new(policy, Arc::new(PinnedStatements::new(pool.clone()))),
             locks: LockStore::new(pool.clone()),
@@ -57,6 +56,14 @@ impl Host {
 pub fn engine() -> &'static PolicyEngine {
     static ENGINE: OnceLock<PolicyEngine> = OnceLock::new();
     ENGINE.get_or_init(|| PolicyEngine::new(Limits::default()).unwrap())
+}
+
+/// The default policy, compiled once.
+pub fn lifecycle() -> Policy {
+    static POLICY: OnceLock<Policy> = OnceLock::new();
+    POLICY
+        .get_or_init(|| Policy::load(engine(), LIFECYCLE).unwrap())
+        .clone()
 }
 
 pub fn key(name: &str) -> LockKey {
