@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+#[cfg(feature = "server")]
+pub mod http;
 mod lock;
 pub mod policy;
 pub mod postgres;
@@ -18,4 +20,4 @@ pub use lock::{
 pub use policy::{Limits, Policy, PolicyEngine, PolicyFault};
 pub use postgres::{Database, DatabaseOptions, LockStore, PinnedStatements};
 pub use registry::SessionRegistry;
-pub use session::{Closed, Heartbeat, Lease, Session, SessionId};
+pub use session::{Closed, Heartbeat, InvalidSessionId, Lease, Session, SessionId};

@@ -35,13 +35,21 @@ impl From<Uuid> for SessionId {
 }
 
 impl FromStr for SessionId {
-    type Err = uuid::Error;
+    type Err = InvalidSessionId;
 
-    /// Reads a UUID; fails where the text is none.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Uuid::try_parse(text).map(Self::from)
+        // The parser takes other forms as well, which the contract does not have.
+        match Uuid::try_parse(text) {
+            Ok(uuid) if text.len() == 36 => Ok(Self::from(uuid)),
+            _ => Err(InvalidSessionId),
+        }
     }
 }
+
+/// A text that is no [`SessionId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a session id is a UUID of 36 characters")]
+pub struct InvalidSessionId;
 
 impl Deref for SessionId {
     type Target = str;

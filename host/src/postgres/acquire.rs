@@ -8,10 +8,11 @@
 //! Every lock that is waited for is waited for in one order (key, session, entry), and no
 //! longer than the lock time-out.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future;
-use tokio::time::Instant;
+use tokio::time::sleep;
 use tokio_postgres::{Error as PgError, Row};
 use uuid::Uuid;
 
@@ -104,8 +105,21 @@ impl LockStore {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Acquired, Error> {
-        let deadline = Instant::now() + wait;
+        self.acquire_until(key, session, ttl, sleep(wait)).await
+    }
+
+    /// As [`acquire`](Self::acquire), but waits until `give_up` resolves, and then tries one
+    /// last time.
+    pub async fn acquire_until(
+        &self,
+        key: &LockKey,
+        session: &SessionId,
+        ttl: Duration,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Acquired, Error> {
+        let mut give_up = pin!(give_up);
         let mut pause = FIRST_PAUSE;
+        let mut last = false;
         loop {
             let answer = self.try_insert(key, session, ttl).await;
             let again = match &answer {
@@ -113,13 +127,14 @@ impl LockStore {
                 Ok(Acquired::Granted(_)) => false,
                 Err(error) => error.is_retry_safe(),
             };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !again || left.is_zero() {
+            if !again || last {
                 return answer;
             }
             // Half of it is jitter, so that waiters who were woken together part.
-            let jittered = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-            tokio::time::sleep(jittered.min(left)).await;
+            tokio::select! {
+                () = sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
+                () = &mut give_up => last = true,
+            }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

@@ -98,6 +98,30 @@ impl LockStore {
         Ok(row.map(|row| grant(key, &row)).transpose()?)
     }
 
+    /// How many locks hang on a session: a snapshot for people, lapsed ones included.
+    pub async fn count_of(&self, session: &SessionId) -> Result<u64, Error> {
+        let connection = self.database.connection().await?;
+        let outcome = async {
+            let statement = connection.prepare_cached(sql::CLOSE_SESSION_COUNT).await?;
+            let row = connection.query_one(&statement, &[&session.uuid()]).await?;
+            row.try_get::<_, i64>(0)
+        }
+        .await;
+        Ok(connection.finish(outcome)?.unsigned_abs())
+    }
+
+    /// Whether the row of a session still stands, dead or alive: a snapshot for people, who
+    /// want to know whether a dead session has lapsed or never was.
+    pub async fn session_stands(&self, session: &SessionId) -> Result<bool, Error> {
+        let connection = self.database.connection().await?;
+        let outcome = async {
+            let statement = connection.prepare_cached(sql::SESSION_STATE).await?;
+            connection.query_opt(&statement, &[&session.uuid()]).await
+        }
+        .await;
+        Ok(connection.finish(outcome)?.is_some())
+    }
+
     /// Takes a grant away from its holder, whose token is worth nothing from then on, and
     /// records who did it and why. The session lives on.
     ///

@@ -1,0 +1,24 @@
+//! Logs go to standard error: for people on a terminal, as JSON otherwise.
+
+use std::io::{self, IsTerminal};
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+
+use super::settings::{LOG, Settings};
+
+pub fn start(settings: &Settings) -> Result<()> {
+    let filter = settings.get(LOG).unwrap_or_default();
+    // What refinery says at `info`, we say ourselves.
+    let filter = EnvFilter::try_new(format!("refinery_core=warn,{filter}"))
+        .with_context(|| format!("log = {filter:?}"))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    if io::stderr().is_terminal() {
+        builder.with_target(false).init();
+    } else {
+        builder.json().flatten_event(true).init();
+    }
+    Ok(())
+}

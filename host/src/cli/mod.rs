@@ -1,0 +1,64 @@
+//! The command line: one file for each subcommand, and the settings that they share.
+
+mod config;
+mod log;
+mod migrate;
+mod policy;
+mod serve;
+mod settings;
+mod store;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{ArgMatches, Command};
+
+use settings::Settings;
+
+const ABOUT: &str = "Session leases and fenced locks on PostgreSQL";
+
+const LONG_ABOUT: &str = "\
+Session leases and fenced locks on PostgreSQL.
+
+A client opens one session, hangs any number of locks on it, and keeps it alive with one
+heartbeat. When the session dies, every lock on it goes. Locks carry fencing tokens that only
+ever rise.
+
+Each setting can be given by a flag, an environment variable or a TOML file (--config), in this
+order of precedence; `tenure config` shows what is in force and where it comes from.";
+
+fn command() -> Command {
+    Command::new("tenure")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .long_about(LONG_ABOUT)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve::command())
+        .subcommand(migrate::command())
+        .subcommand(config::command())
+        .subcommand(policy::command())
+}
+
+/// Parses the command line and runs the subcommand. Exit status: 0, or 1 after an error,
+/// which standard error explains, or 2 where the command line is wrong.
+pub fn main() -> ExitCode {
+    let matches = command().get_matches();
+    match run(&matches) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tenure: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(matches: &ArgMatches) -> Result<()> {
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve::run(&Settings::resolve(matches)?),
+        Some(("migrate", matches)) => migrate::run(&Settings::resolve(matches)?),
+        Some(("config", matches)) => config::run(&Settings::resolve(matches)?),
+        Some(("policy", matches)) => policy::run(matches),
+        _ => unreachable!("clap asks for a subcommand"),
+    }
+}

@@ -1,0 +1,223 @@
+//! `tenure serve`
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Command;
+use tenure::http::{self, App, BearerToken};
+use tenure::policy::LIFECYCLE;
+use tenure::postgres::private::PrivateCluster;
+use tenure::{Limits, LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::log;
+use super::settings::{
+    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, POLICY_DEADLINE, REAPER_INTERVAL,
+    SESSION_TTL, Settings, arguments,
+};
+use super::store::Store;
+
+/// How long what is in flight may take to finish when the server is told to stop.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub fn command() -> Command {
+    Command::new("serve")
+        .about("Run the server, on a PostgreSQL of its own unless one is named")
+        .long_about(
+            "Run the server. Without a database URL it starts a PostgreSQL of its own, keeps its \
+             data in a folder, and stops it in the end.",
+        )
+        .after_help(
+            "Examples:\n  \
+             tenure serve\n  \
+             tenure serve --data-dir /srv/tenure --listen 127.0.0.1:9000\n  \
+             tenure serve --database-url postgres://tenure@db/lockdb\n  \
+             tenure serve --listen 0.0.0.0:7400 --auth-token-file /etc/tenure/token",
+        )
+        .args(arguments())
+}
+
+#[tokio::main]
+pub async fn run(settings: &Settings) -> Result<()> {
+    log::start(settings)?;
+    // From here on a signal is an orderly stop, however far the start has come.
+    let mut signals = Signals::new()?;
+    let token = token(settings)?;
+    let address: SocketAddr = settings.parse(LISTEN)?;
+    ensure!(
+        address.ip().is_loopback() || token.is_some() || settings.parse(INSECURE)?,
+        "{address} can be reached from other machines: give a token with --auth-token-file, or \
+         say --insecure"
+    );
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}; choose another address with --listen")
+    })?;
+
+    let store = tokio::select! {
+        opened = Store::open(settings) => opened?.0,
+        () = signals.stop() => return Ok(()),
+    };
+    let described = store.describe();
+    let Store { database, cluster } = store;
+    let served = serve(
+        settings,
+        listener,
+        token,
+        &described,
+        database,
+        &mut signals,
+    );
+    match cluster {
+        None => served.await,
+        Some(mut cluster) => {
+            let outcome = tokio::select! {
+                outcome = served => outcome,
+                ended = cluster.ended() => Err(lost(&cluster, ended)),
+            };
+            let stopped = cluster.stop().await.map_err(anyhow::Error::from);
+            outcome.and(stopped)
+        }
+    }
+}
+
+fn lost(
+    cluster: &PrivateCluster,
+    ended: std::io::Result<std::process::ExitStatus>,
+) -> anyhow::Error {
+    let how = match ended {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    anyhow!(
+        "the private PostgreSQL ended by itself ({how}); see {}, then start again: its data are \
+         kept",
+        cluster.data_dir().join("postgres.log").display()
+    )
+}
+
+/// Serves until a signal comes.
+async fn serve(
+    settings: &Settings,
+    listener: TcpListener,
+    token: Option<BearerToken>,
+    described: &str,
+    database: tenure::Database,
+    signals: &mut Signals,
+) -> Result<()> {
+    let mut limits = Limits::default();
+    limits.deadline = settings.duration(POLICY_DEADLINE)?;
+    limits.calls_in_flight = settings.parse(POLICY_CALLS)?;
+    let policy = Policy::load(&PolicyEngine::new(limits)?, LIFECYCLE)?;
+    let locks = LockStore::new(database.clone());
+    let reaper = tokio::spawn(
+        locks
+            .clone()
+            .reap_every(settings.duration(REAPER_INTERVAL)?),
+    );
+    let (stop, stopping) = watch::channel(false);
+    let address = listener.local_addr()?;
+    print_banner(address, settings, described, &policy);
+    let router = http::router(App {
+        registry: SessionRegistry::new(policy, Arc::new(PinnedStatements::new(database.clone()))),
+        locks,
+        database,
+        session_ttl: settings.duration(SESSION_TTL)?,
+        lock_ttl: settings.duration(LOCK_TTL)?,
+        token,
+        stopping: stopping.clone(),
+    });
+    tracing::info!(%address, "serving");
+
+    let mut stopping = stopping;
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    });
+    let mut server = std::pin::pin!(server.into_future());
+    tokio::select! {
+        ended = &mut server => ended?,
+        () = signals.stop() => {
+            tracing::info!("stopping: finishing what is in flight");
+            let _ = stop.send(true);
+            if timeout(GRACE, server).await.is_err() {
+                tracing::warn!("requests that took longer than {} s were cut", GRACE.as_secs());
+            }
+        }
+    }
+    reaper.abort();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn token(settings: &Settings) -> Result<Option<BearerToken>> {
+    let Some(path) = settings.get(AUTH_TOKEN_FILE) else {
+        return Ok(None);
+    };
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read auth-token-file {path}"))?;
+    match BearerToken::new(text.trim()) {
+        Some(token) => Ok(Some(token)),
+        None => bail!(
+            "auth-token-file {path}: a token is one line of {} or more visible ASCII characters; \
+             make one with `openssl rand -hex 32`",
+            BearerToken::MIN_LEN
+        ),
+    }
+}
+
+fn print_banner(address: SocketAddr, settings: &Settings, described: &str, policy: &Policy) {
+    // What listens on every address is reached here through the loopback one.
+    let reached = if address.ip().is_unspecified() {
+        SocketAddr::from(([127, 0, 0, 1], address.port()))
+    } else {
+        address
+    };
+    let url = format!("http://{reached}/v1");
+    let auth = match settings.get(AUTH_TOKEN_FILE) {
+        Some(path) => format!(" -H \"Authorization: Bearer $(cat '{path}')\""),
+        None => String::new(),
+    };
+    let json = "-H 'Content-Type: application/json'";
+    println!(
+        "tenure {version}: session leases and fenced locks on PostgreSQL\n  \
+           listening on  http://{address}\n  \
+           database      {described}\n  \
+           policy        {name} {policy_version} (sha256 {digest})\n\n\
+         Try it:\n\
+         SESSION=$(curl -s{auth} {url}/sessions {json} -d '{{\"ownerId\":\"me\",\"ttlMillis\":60000}}' \
+           | sed 's/.*\"sessionId\":\"\\([^\"]*\\)\".*/\\1/'); echo $SESSION\n\
+         curl -s{auth} {url}/locks/demo/acquire {json} -d \"{{\\\"sessionId\\\":\\\"$SESSION\\\"}}\"\n\
+         curl -s{auth} -X POST {url}/sessions/$SESSION/heartbeat?count=true\n",
+        version = env!("CARGO_PKG_VERSION"),
+        name = policy.name(),
+        policy_version = policy.version().unwrap_or(""),
+        digest = &policy.sha256()[..12],
+    );
+}
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! The settings: one table, from which the flags, the environment variables, the keys of the
+//! file and `tenure config` are made, so that all of them spell the same key.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Arg, ArgAction, ArgMatches};
+
+/// One setting.
+pub struct Setting {
+    /// As the file spells it. The flag has dashes for the dots; the variable has
+    /// underscores and capitals, and begins with `TENURE_`.
+    pub key: &'static str,
+    /// What it is when nobody says; `None` where there is no value then.
+    pub default: Option<&'static str>,
+    value_name: &'static str,
+    help: &'static str,
+    /// May hold a password, and is not shown.
+    secret: bool,
+}
+
+impl Setting {
+    fn flag(&self) -> String {
+        self.key.replace('.', "-")
+    }
+
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        format!(
+            "TENURE_{}",
+            self.key.replace(['.', '-'], "_").to_uppercase()
+        )
+    }
+
+    fn is_switch(&self) -> bool {
+        self.value_name.is_empty()
+    }
+}
+
+pub const LISTEN: &str = "listen";
+pub const DATABASE_URL: &str = "database-url";
+pub const DATA_DIR: &str = "data-dir";
+pub const DATABASE_CONNECTIONS: &str = "database.connections";
+pub const AUTH_TOKEN_FILE: &str = "auth-token-file";
+pub const INSECURE: &str = "insecure";
+pub const SESSION_TTL: &str = "lock.session.ttl";
+pub const LOCK_TTL: &str = "lock.default.ttl";
+pub const BACKEND: &str = "lock.backend";
+pub const REAPER_INTERVAL: &str = "lock.reaper.interval";
+pub const POLICY_DEADLINE: &str = "policy.deadline";
+pub const POLICY_CALLS: &str = "policy.calls";
+pub const LOG: &str = "log";
+
+const CONFIG: &str = "config";
+
+/// All of them.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        key: LISTEN,
+        default: Some("127.0.0.1:7400"),
+        value_name: "ADDRESS",
+        help: "Where to listen. Any other address than a loopback one needs auth-token-file, or \
+               insecure",
+        secret: false,
+    },
+    Setting {
+        key: DATABASE_URL,
+        default: None,
+        value_name: "URL",
+        help: "The PostgreSQL to use, as postgres://user@host/name. Without it, one is started \
+               and kept in data-dir",
+        secret: true,
+    },
+    Setting {
+        key: DATA_DIR,
+        default: None,
+        value_name: "FOLDER",
+        help: "The folder of the private PostgreSQL. By default /var/lib/tenure for root, and \
+               ~/.local/share/tenure for others",
+        secret: false,
+    },
+    Setting {
+        key: DATABASE_CONNECTIONS,
+        default: Some("16"),
+        value_name: "NUMBER",
+        help: "The most connections to the database",
+        secret: false,
+    },
+    Setting {
+        key: AUTH_TOKEN_FILE,
+        default: None,
+        value_name: "FILE",
+        help: "A file with the token that every request has to show, as `Authorization: Bearer \
+               TOKEN`: one line of 16 or more visible ASCII characters",
+        secret: false,
+    },
+    Setting {
+        key: INSECURE,
+        default: Some("false"),
+        value_name: "",
+        help: "Listen on an address that others can reach, without a token",
+        secret: false,
+    },
+    Setting {
+        key: SESSION_TTL,
+        default: Some("15s"),
+        value_name: "DURATION",
+        help: "How long a session lives without a heartbeat, where a request does not say",
+        secret: false,
+    },
+    Setting {
+        key: LOCK_TTL,
+        default: Some("30s"),
+        value_name: "DURATION",
+        help: "How long a lock's own lease is, where a request does not say",
+        secret: false,
+    },
+    Setting {
+        key: BACKEND,
+        default: Some("pg"),
+        value_name: "NAME",
+        help: "Where sessions and locks are kept. There is `pg`, PostgreSQL",
+        secret: false,
+    },
+    Setting {
+        key: REAPER_INTERVAL,
+        default: Some("1s"),
+        value_name: "DURATION",
+        help: "How often to remove dead sessions and lapsed locks",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_DEADLINE,
+        default: Some("5s"),
+        value_name: "DURATION",
+        help: "The longest that a call of the policy takes, the database included",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_CALLS,
+        default: Some("1024"),
+        value_name: "NUMBER",
+        help: "The most calls of the policy at once; further ones wait",
+        secret: false,
+    },
+    Setting {
+        key: LOG,
+        default: Some("info"),
+        value_name: "FILTER",
+        help: "What to log: error, warn, info, debug or trace, or a filter such as \
+               `info,tenure=debug`",
+        secret: false,
+    },
+];
+
+/// The flags, one for each setting.
+pub fn arguments() -> Vec<Arg> {
+    let config = Arg::new(CONFIG)
+        .long(CONFIG)
+        .value_name("FILE")
+        .help("A TOML file with settings [env: TENURE_CONFIG]");
+    std::iter::once(config)
+        .chain(SETTINGS.iter().map(|setting| {
+            let default = match setting.default {
+                Some(default) if !setting.is_switch() => format!(" [default: {default}]"),
+                _ => String::new(),
+            };
+            let arg = Arg::new(setting.key).long(setting.flag()).help(format!(
+                "{} [env: {}]{default}",
+                setting.help,
+                setting.variable()
+            ));
+            if setting.is_switch() {
+                arg.action(ArgAction::SetTrue)
+            } else {
+                arg.value_name(setting.value_name)
+            }
+        }))
+        .collect()
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File(PathBuf),
+    Variable(String),
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// What is in force.
+#[derive(Debug)]
+pub struct Settings {
+    values: BTreeMap<&'static str, (String, Origin)>,
+}
+
+impl Settings {
+    /// From the flags, the environment and the file that they name.
+    pub fn resolve(matches: &ArgMatches) -> Result<Self> {
+        let file = matches
+            .get_one::<String>(CONFIG)
+            .cloned()
+            .or_else(|| variable("TENURE_CONFIG"));
+        let mut values = BTreeMap::new();
+        for setting in SETTINGS {
+            if let Some(default) = setting.default {
+                values.insert(setting.key, (default.to_owned(), Origin::Default));
+            }
+        }
+        if let Some(path) = file.map(PathBuf::from) {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+            for (setting, value) in
+                from_file(&text).with_context(|| format!("in {}", path.display()))?
+            {
+                values.insert(setting.key, (value, Origin::File(path.clone())));
+            }
+        }
+        for setting in SETTINGS {
+            if let Some(value) = variable(&setting.variable()) {
+                values.insert(setting.key, (value, Origin::Variable(setting.variable())));
+            }
+            let flag = if setting.is_switch() {
+                matches.get_flag(setting.key).then(|| "true".to_owned())
+            } else {
+                matches.get_one::<String>(setting.key).cloned()
+            };
+            if let Some(value) = flag {
+                let origin = Origin::Flag(format!("--{}", setting.flag()));
+                values.insert(setting.key, (value, origin));
+            }
+        }
+        let settings = Self { values };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Every value has to be readable, whichever subcommand needs it.
+    fn check(&self) -> Result<()> {
+        for key in [SESSION_TTL, LOCK_TTL, REAPER_INTERVAL, POLICY_DEADLINE] {
+            if self.duration(key)?.is_zero() {
+                return Err(self.refuse(key, "it has to be longer than 0"));
+            }
+        }
+        let session_ttl = self.duration(SESSION_TTL)?;
+        if !(1..=60).contains(&session_ttl.as_secs()) || session_ttl > Duration::from_secs(60) {
+            return Err(self.refuse(SESSION_TTL, "it has to be from 1s to 60s"));
+        }
+        let lock_ttl = self.duration(LOCK_TTL)?;
+        if lock_ttl < Duration::from_secs(1) || lock_ttl > tenure::postgres::MAX_LOCK_TTL {
+            return Err(self.refuse(LOCK_TTL, "it has to be from 1s to 24h"));
+        }
+        for key in [DATABASE_CONNECTIONS, POLICY_CALLS] {
+            if self.parse::<u32>(key)? == 0 {
+                return Err(self.refuse(key, "it has to be at least 1"));
+            }
+        }
+        if self.get(BACKEND) != Some("pg") {
+            return Err(self.refuse(BACKEND, "the only backend is `pg`"));
+        }
+        self.parse::<bool>(INSECURE)?;
+        self.parse::<std::net::SocketAddr>(LISTEN)?;
+        Ok(())
+    }
+
+    /// A value, where there is one.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(|(value, _)| value.as_str())
+    }
+
+    /// A value that has a default, parsed.
+    pub fn parse<T>(&self, key: &str) -> Result<T>
+    where
+        T: FromStr,
+        T::Err: fmt::Display,
+    {
+        let value = self.get(key).unwrap_or_default();
+        value
+            .parse()
+            .map_err(|error: T::Err| self.refuse(key, &error.to_string()))
+    }
+
+    /// A duration that has a default, such as `1s` or `250ms`.
+    pub fn duration(&self, key: &str) -> Result<Duration> {
+        humantime::parse_duration(self.get(key).unwrap_or_default())
+            .map_err(|error| self.refuse(key, &format!("{error}; write it as 15s or 250ms")))
+    }
+
+    fn refuse(&self, key: &str, why: &str) -> anyhow::Error {
+        match self.values.get(key) {
+            Some((value, origin)) => anyhow!("{key} = {value:?} (from {origin}): {why}"),
+            None => anyhow!("{key}: {why}"),
+        }
+    }
+
+    /// Each setting with its value, for people, and where that comes from.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static str, String, String)> {
+        SETTINGS
+            .iter()
+            .map(|setting| match self.values.get(setting.key) {
+                None => (setting.key, "(none)".to_owned(), String::new()),
+                Some((_, origin)) if setting.secret => {
+                    (setting.key, "(hidden)".to_owned(), origin.to_string())
+                }
+                Some((value, origin)) => (setting.key, value.clone(), origin.to_string()),
+            })
+    }
+}
+
+/// An empty variable counts as none, which is how one is taken back.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The settings in a file.
+fn from_file(text: &str) -> Result<Vec<(&'static Setting, String)>> {
+    let table: toml::Table = text.parse()?;
+    let mut flat = Vec::new();
+    flatten("", &toml::Value::Table(table), &mut flat)?;
+    flat.into_iter()
+        .map(|(key, value)| {
+            let setting = SETTINGS
+                .iter()
+                .find(|setting| setting.key == key)
+                .ok_or_else(|| {
+                    let known: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
+                    anyhow!("there is no setting {key}; there are: {}", known.join(", "))
+                })?;
+            Ok((setting, value))
+        })
+        .collect()
+}
+
+/// `[lock.session] ttl = "15s"` and `lock.session.ttl = "15s"` are the same.
+fn flatten(prefix: &str, value: &toml::Value, flat: &mut Vec<(String, String)>) -> Result<()> {
+    let text = match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let key = if prefix.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{prefix}.{key}")
+                };
+                flatten(&key, value, flat)?;
+            }
+            return Ok(());
+        }
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Boolean(switch) => switch.to_string(),
+        _ => bail!("{prefix} has to be a string, a whole number, true or false"),
+    };
+    flat.push((prefix.to_owned(), text));
+    Ok(())
+}
+
+/// Where the private PostgreSQL is kept when nobody says.
+pub fn default_data_dir() -> Result<PathBuf> {
+    if nix::unistd::Uid::effective().is_root() {
+        return Ok(PathBuf::from("/var/lib/tenure"));
+    }
+    if let Some(data) = variable("XDG_DATA_HOME").map(PathBuf::from)
+        && data.is_absolute()
+    {
+        return Ok(data.join("tenure"));
+    }
+    match variable("HOME") {
+        Some(home) => Ok(Path::new(&home).join(".local/share/tenure")),
+        None => bail!("HOME is not set; name a folder with --data-dir"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    fn resolve(arguments: &[&str]) -> Result<Settings> {
+        let command = Command::new("tenure").args(super::arguments());
+        Settings::resolve(&command.get_matches_from(arguments))
+    }
+
+    #[test]
+    fn a_session_lives_for_15_s_with_nothing_configured() {
+        let settings = resolve(&["tenure"]).unwrap();
+        assert_eq!(
+            settings.duration(SESSION_TTL).unwrap(),
+            Duration::from_secs(15)
+        );
+        assert_eq!(
+            settings.duration(LOCK_TTL).unwrap(),
+            Duration::from_secs(30)
+        );
+        assert_eq!(settings.get(BACKEND), Some("pg"));
+        assert_eq!(settings.values[SESSION_TTL].1, Origin::Default);
+    }
+
+    #[test]
+    fn a_flag_says_where_it_comes_from() {
+        let settings = resolve(&["tenure", "--lock-session-ttl", "20s"]).unwrap();
+        assert_eq!(
+            settings.values[SESSION_TTL],
+            (
+                "20s".to_owned(),
+                Origin::Flag("--lock-session-ttl".to_owned())
+            )
+        );
+    }
+
+    #[test]
+    fn names_follow_from_the_key() {
+        let setting = SETTINGS.iter().find(|s| s.key == SESSION_TTL).unwrap();
+        assert_eq!(setting.flag(), "lock-session-ttl");
+        assert_eq!(setting.variable(), "TENURE_LOCK_SESSION_TTL");
+    }
+
+    #[test]
+    fn files() {
+        let read = |text: &str| {
+            from_file(text).map(|settings| {
+                settings
+                    .into_iter()
+                    .map(|(setting, value)| (setting.key, value))
+                    .collect::<Vec<_>>()
+            })
+        };
+        let ttl = vec![(SESSION_TTL, "20s".to_owned())];
+        assert_eq!(read("lock.session.ttl = '20s'").unwrap(), ttl);
+        assert_eq!(read("[lock.session]\nttl = '20s'").unwrap(), ttl);
+        assert_eq!(
+            read("policy.calls = 7\ninsecure = true").unwrap(),
+            vec![
+                (INSECURE, "true".to_owned()),
+                (POLICY_CALLS, "7".to_owned())
+            ]
+        );
+        for (text, complaint) in [
+            (
+                "lock.sesion.ttl = '20s'",
+                "there is no setting lock.sesion.ttl",
+            ),
+            ("lock.session.ttl = [1]", "has to be a string"),
+            ("lock.session.ttl = 1.5", "has to be a string"),
+            ("listen = ", "listen"),
+            ("\u{0}", ""),
+        ] {
+            let error = format!("{:#}", read(text).unwrap_err());
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_by_name() {
+        for (flag, value) in [
+            ("--lock-session-ttl", "0s"),
+            ("--lock-session-ttl", "999ms"),
+            ("--lock-session-ttl", "61s"),
+            ("--lock-session-ttl", "60001ms"),
+            ("--lock-session-ttl", "15"),
+            ("--lock-session-ttl", "soon"),
+            ("--lock-default-ttl", "25h"),
+            ("--lock-reaper-interval", "0s"),
+            ("--lock-backend", "etcd"),
+            ("--database-connections", "0"),
+            ("--database-connections", "-1"),
+            ("--database-connections", "many"),
+            ("--policy-calls", "0"),
+            ("--listen", "7400"),
+            ("--listen", "localhost"),
+        ] {
+            let argument = format!("{flag}={value}");
+            let error = resolve(&["tenure", &argument]).unwrap_err().to_string();
+            assert!(error.contains(value) && error.contains(flag), "{error}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The database that a subcommand works on: a given one, or the private one.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use tenure::postgres::private::{DATABASE, PrivateCluster};
+use tenure::{Database, DatabaseOptions};
+
+use super::settings::{DATA_DIR, DATABASE_CONNECTIONS, DATABASE_URL, Settings, default_data_dir};
+
+pub struct Store {
+    pub database: Database,
+    /// The private PostgreSQL, if it is one.
+    pub cluster: Option<PrivateCluster>,
+}
+
+impl Store {
+    /// Finds the database or starts it, and brings its schema up to date; returns what was
+    /// applied as well.
+    pub async fn open(settings: &Settings) -> Result<(Self, Vec<String>)> {
+        let mut options = DatabaseOptions::default();
+        options.connections = settings.parse(DATABASE_CONNECTIONS)?;
+        let store = match settings.get(DATABASE_URL) {
+            Some(url) => Self {
+                database: Database::new(url, &options).context(
+                    "database-url cannot be read; write it as postgres://user@host/name",
+                )?,
+                cluster: None,
+            },
+            None => {
+                let data_dir = match settings.get(DATA_DIR) {
+                    Some(folder) => PathBuf::from(folder),
+                    None => default_data_dir()?,
+                };
+                let cluster = PrivateCluster::start(&data_dir).await?;
+                Self {
+                    database: Database::new(&cluster.url(DATABASE), &options)?,
+                    cluster: Some(cluster),
+                }
+            }
+        };
+        match store.prepare().await {
+            Ok(applied) => Ok((store, applied)),
+            Err(error) => {
+                // The error counts; a failure to stop would hide it.
+                let _ = store.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn prepare(&self) -> Result<Vec<String>> {
+        self.database
+            .ping()
+            .await
+            .context("cannot reach the database")?;
+        self.database
+            .migrate()
+            .await
+            .context("cannot bring the schema up to date")
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        match &self.cluster {
+            Some(cluster) => format!("a private PostgreSQL in {}", cluster.data_dir().display()),
+            None => "the PostgreSQL of database-url".to_owned(),
+        }
+    }
+
+    /// Stops the private PostgreSQL, if it is one.
+    pub async fn close(self) -> Result<()> {
+        match self.cluster {
+            Some(cluster) => Ok(cluster.stop().await?),
+            None => Ok(()),
+        }
+    }
+}

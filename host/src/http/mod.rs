@@ -1,0 +1,114 @@
+//! The registry and the lock store over HTTP.
+//!
+//! JSON in and out, one file for each resource. Every answer that is no success, whoever
+//! made it, has the body that is described in [`error`].
+
+mod auth;
+mod error;
+mod health;
+mod json;
+mod locks;
+mod sessions;
+mod time;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::sync::watch;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{Database, LockStore, SessionRegistry};
+
+pub use auth::BearerToken;
+pub use error::{Code, ErrorBody};
+
+/// The largest body of a request, in bytes.
+pub const MAX_BODY: usize = 64 * 1024;
+
+/// What the routes work on.
+#[derive(Clone, Debug)]
+pub struct App {
+    /// Sessions, under the policy in charge.
+    pub registry: SessionRegistry,
+    /// Locks.
+    pub locks: LockStore,
+    /// Asked whether it answers, by `/health/ready`.
+    pub database: Database,
+    /// The TTL of a session or a heartbeat that names none: `lock.session.ttl`.
+    pub session_ttl: Duration,
+    /// The TTL of a lock that names none: `lock.default.ttl`.
+    pub lock_ttl: Duration,
+    /// What a request has to show, on every route but `/health`.
+    pub token: Option<BearerToken>,
+    /// Turns `true` when the server is to stop. A caller who waits for a lock is then told
+    /// who has it.
+    pub stopping: watch::Receiver<bool>,
+}
+
+type Shared = Arc<App>;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tenure",
+        description = "Session leases and fenced locks on PostgreSQL. Times are RFC 3339, UTC, \
+                       in milliseconds, by the database's clock."
+    ),
+    components(schemas(ErrorBody))
+)]
+struct Document;
+
+/// The routes, and the OpenAPI document that describes them, made from the same code.
+pub fn router(app: App) -> Router {
+    let shared = Arc::new(app);
+    let (routes, mut document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(sessions::open))
+        .routes(routes!(sessions::close))
+        .routes(routes!(sessions::heartbeat))
+        .routes(routes!(sessions::locks))
+        .routes(routes!(locks::acquire))
+        .routes(routes!(locks::renew))
+        .routes(routes!(locks::read, locks::release))
+        .routes(routes!(locks::revoke))
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .split_for_parts();
+    if shared.token.is_some() {
+        document
+            .components
+            .get_or_insert_default()
+            .add_security_scheme(
+                "bearer",
+                SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()),
+            );
+    }
+    let document: Arc<str> = document.to_json().expect("the document is JSON").into();
+    routes
+        .route(
+            "/openapi.json",
+            get(async move || {
+                (
+                    [(axum::http::header::CONTENT_TYPE, "application/json")],
+                    document.to_string(),
+                )
+                    .into_response()
+            }),
+        )
+        .fallback(error::no_such_route)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(middleware::from_fn_with_state(
+            shared.clone(),
+            auth::require_token,
+        ))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(error::envelope))
+        .with_state(shared)
+}
