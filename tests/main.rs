@@ -2,5 +2,7 @@
 //!
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
+mod component;
+mod contract;
 mod session_registry;
 mod support;
