@@ -361,3 +361,23 @@ async fn every_call_runs_its_statement_once() {
     let _ = registry.heartbeat(&session.id, LONG).await.unwrap();
     assert_eq!(statements.ran(), 12);
 }
+
+#[tokio::test]
+async fn locks_of_lists_the_first_hundred_keys_however_long_they_are() {
+    let database = TestDatabase::create().await;
+    let (_, registry) = Counted::on(&database);
+    let session = registry.open_session("tester", LONG).await.unwrap();
+    database
+        .execute(&format!(
+            "INSERT INTO lock_entry (lock_key, owner_id, session_id, fencing_token, expires_at)
+             SELECT lpad(n::text, 128, '0'), 'tester', '{}', n, now() + interval '1 minute'
+               FROM generate_series(1, 101) n",
+            session.id
+        ))
+        .await;
+
+    let keys = registry.locks_of(&session.id).await.unwrap();
+
+    let expected: Vec<_> = (1..=100).map(|n| format!("{n:0>128}")).collect();
+    assert!(keys == expected, "{} keys", keys.len());
+}
