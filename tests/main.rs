@@ -4,5 +4,6 @@
 
 mod component;
 mod contract;
+mod policies;
 mod session_registry;
 mod support;

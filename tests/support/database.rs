@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure::{Database, DatabaseOptions};
+use tenure::{Database, DatabaseOptions, SessionId};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
 use super::server;
@@ -112,26 +112,57 @@ impl TestDatabase {
         self.connect().await.batch_execute(sql).await.unwrap();
     }
 
+    /// A connection past the pool, in the middle of a transaction that has run this. Dropped,
+    /// it rolls back.
+    pub async fn begin(&self, sql: &str) -> Client {
+        let client = self.connect().await;
+        client.batch_execute("BEGIN").await.unwrap();
+        client.batch_execute(sql).await.unwrap();
+        client
+    }
+
+    /// Holds a session's row as another transaction would, until the connection commits.
+    pub async fn hold(&self, session: &SessionId) -> Client {
+        self.begin(&format!(
+            "SELECT FROM lock_session WHERE session_id = '{session}' FOR UPDATE"
+        ))
+        .await
+    }
+
+    /// Waits until the hosts' connections have nothing to do and are in no transaction.
+    pub async fn until_hosts_are_idle(&self) {
+        self.until(
+            0,
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = 'tenure' \
+               AND state <> 'idle'",
+        )
+        .await;
+    }
+
     /// Waits until some connection of this database is waiting for a lock of another: the
     /// way to know that a call has got as far as it is meant to.
     pub async fn until_somebody_waits(&self, how_many: i64) {
+        self.until(
+            how_many,
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .await;
+    }
+
+    /// Waits until a count is this.
+    pub async fn until(&self, count: i64, query: &str) {
         let client = self.connect().await;
+        let mut found: i64 = -1;
         for _ in 0..1000 {
-            let waiting: i64 = client
-                .query_one(
-                    "SELECT count(*) FROM pg_stat_activity \
-                     WHERE datname = current_database() AND wait_event_type = 'Lock'",
-                    &[],
-                )
-                .await
-                .unwrap()
-                .get(0);
-            if waiting >= how_many {
+            found = client.query_one(query, &[]).await.unwrap().get(0);
+            if found == count {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("nobody waits for a lock");
+        panic!("{found} instead of {count}: {query}");
     }
 }
 
