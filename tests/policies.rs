@@ -18,7 +18,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::support::database::TestDatabase;
-use crate::support::host::{Host, LONG, engine, lifecycle};
+use crate::support::host::{Host, LONG, engine};
 use crate::support::policies::{self, for_each_policy};
 
 macro_rules! assert_test_exists {
@@ -442,6 +442,29 @@ async fn asks_for_nonsense() {
 }
 
 #[tokio::test]
+async fn a_fault_with_a_long_text_is_that_fault() {
+    let hosts = Hosts::with(LIFECYCLE).await;
+    let session = hosts.open().await;
+    hosts
+        .database
+        .execute(
+            "CREATE FUNCTION complain() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION '%', repeat('no! ', 25000); END $$;
+             CREATE TRIGGER complain BEFORE UPDATE ON lock_session
+             EXECUTE FUNCTION complain()",
+        )
+        .await;
+
+    let answer = hosts.good.registry.heartbeat(&session, LONG).await;
+
+    match answer {
+        Err(Error::Store(text)) => assert_eq!(text.len(), 100_000),
+        Err(other) => panic!("{other}"),
+        Ok(beat) => panic!("{beat:?}"),
+    }
+}
+
+#[tokio::test]
 async fn a_policy_that_computes_lets_others_have_the_thread() {
     let mut limits = Limits::default();
     limits.cpu = Duration::from_secs(60);
@@ -629,20 +652,6 @@ fn what_is_no_component_is_not_loaded() {
         let error = load(bytes);
         assert!(matches!(error, LoadError::NotAComponent(_)), "{error}");
         assert!(error.to_string().contains(says), "{error}");
-    }
-}
-
-#[test]
-fn corrupted_bytes_never_become_the_default_policy() {
-    let mut random = fastrand::Rng::with_seed(1);
-    for _ in 0..20 {
-        let mut bytes = LIFECYCLE.to_vec();
-        let at = random.usize(..bytes.len());
-        bytes[at] ^= 1 << random.u32(..8);
-        // Loaded or not, it does not pass for the original.
-        if let Ok(policy) = Policy::load(engine(), &bytes) {
-            assert_ne!(policy.sha256(), lifecycle().sha256());
-        }
     }
 }
 
