@@ -4,6 +4,7 @@
 
 mod component;
 mod contract;
+mod holes;
 mod policies;
 mod session_registry;
 mod support;

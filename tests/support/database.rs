@@ -100,6 +100,26 @@ impl TestDatabase {
         row.get(0)
     }
 
+    /// Lets a session's lease be over, by the clock of every transaction that begins later.
+    pub async fn expire(&self, session: &SessionId) {
+        self.execute(&format!(
+            "UPDATE lock_session
+                SET created_at = created_at - interval '1 hour', expires_at = clock_timestamp()
+              WHERE session_id = '{session}'"
+        ))
+        .await;
+    }
+
+    /// Lets a lock's own lease be over, while its session lives on.
+    pub async fn lapse(&self, key: &str) {
+        self.execute(&format!(
+            "UPDATE lock_entry
+                SET acquired_at = acquired_at - interval '1 hour', expires_at = clock_timestamp()
+              WHERE lock_key = '{key}'"
+        ))
+        .await;
+    }
+
     pub async fn sessions(&self) -> i64 {
         self.scalar("SELECT count(*) FROM lock_session").await
     }
@@ -163,6 +183,40 @@ impl TestDatabase {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         panic!("{found} instead of {count}: {query}");
+    }
+}
+
+/// Keeps statements waiting in the middle of what they do, until it is opened.
+pub struct Gate {
+    keeper: Client,
+}
+
+impl Gate {
+    /// `event` is where they wait, as `CREATE TRIGGER` spells it: when, on which table, for
+    /// each row or statement, on which condition.
+    pub async fn shut(database: &TestDatabase, event: &str) -> Self {
+        let keeper = database.connect().await;
+        keeper
+            .batch_execute(&format!(
+                "SELECT pg_advisory_lock(1);
+                 CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN
+                     PERFORM pg_advisory_xact_lock_shared(1);
+                     IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+                     RETURN NEW;
+                 END $$;
+                 CREATE TRIGGER gate {event} EXECUTE FUNCTION wait_at_gate()"
+            ))
+            .await
+            .unwrap();
+        Self { keeper }
+    }
+
+    pub async fn open(self) {
+        self.keeper
+            .batch_execute("SELECT pg_advisory_unlock(1)")
+            .await
+            .unwrap();
     }
 }
 
