@@ -2,10 +2,12 @@
 //! macro over their names.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use guest_build::Artifact;
+use wit_component::StringEncoding;
+use wit_parser::Resolve;
 
 fn main() -> anyhow::Result<()> {
     let fixtures = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("fixtures/policies");
@@ -19,16 +21,16 @@ fn main() -> anyhow::Result<()> {
         println!("cargo:rerun-if-changed=../{input}");
     }
 
-    let mut names = Vec::new();
-    for entry in fs::read_dir(fixtures.join("examples"))? {
-        let path = entry?.path();
-        if let Some(name) = path.file_stem().and_then(|name| name.to_str()) {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort();
+    let mut names = files(&fixtures.join("examples"), "rs")?;
     let artifacts: Vec<_> = names.iter().map(|name| Artifact::Example(name)).collect();
     guest_build::build(&fixtures, &artifacts, "0.0.0", &out_dir)?;
+    for name in files(&fixtures, "wat")? {
+        let mut module = wat::parse_file(fixtures.join(&name).with_extension("wat"))?;
+        describe(&mut module)?;
+        let component = guest_build::component(&module, &name, "0.0.0")?;
+        fs::write(out_dir.join(&name).with_extension("wasm"), component)?;
+        names.push(name);
+    }
 
     let mut list = String::new();
     for name in &names {
@@ -47,4 +49,26 @@ fn main() -> anyhow::Result<()> {
     list.push_str("} }\npub(crate) use for_each_policy;\n");
     fs::write(out_dir.join("policies.rs"), list)?;
     Ok(())
+}
+
+fn files(folder: &Path, extension: &str) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|is| is == extension)
+            && let Some(name) = path.file_stem().and_then(|name| name.to_str())
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// What `wit-bindgen` does for a module in Rust.
+fn describe(module: &mut Vec<u8>) -> anyhow::Result<()> {
+    let mut contract = Resolve::default();
+    let (package, _) = contract.push_dir("../wit")?;
+    let world = contract.select_world(&[package], None)?;
+    wit_component::embed_component_metadata(module, &contract, world, StringEncoding::UTF8)
 }

@@ -2,5 +2,9 @@
 //!
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
+mod component;
+mod contract;
+mod holes;
+mod policies;
 mod session_registry;
 mod support;

@@ -131,7 +131,7 @@ impl SessionRegistry {
         Ok(closed)
     }
 
-    /// The keys of the locks that hang on a session, the first 1000 in order. Empty for a
+    /// The keys of the locks that hang on a session, the first 100 in order. Empty for a
     /// session that has none or is unknown.
     ///
     /// Not authoritative: for people and for tidying up, never for deciding whether a lock

@@ -1,8 +1,12 @@
-//! A database of a test's own, empty but for the schema, gone with the test.
+//! A database of a test's own, empty but for the schema.
+//!
+//! To create one takes half a second, so a test that is over leaves its own to the next:
+//! emptied, cut off from whoever still uses it, and under another name, which nobody knows.
 
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure::{Database, DatabaseOptions};
+use tenure::{Database, DatabaseOptions, SessionId};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
 use super::server;
@@ -26,13 +30,20 @@ impl TestDatabase {
 
     /// Without the schema.
     pub async fn create_empty() -> Self {
-        let name = format!("tenure_test_{}", uuid::Uuid::new_v4().simple());
         let mut config = server::config();
-        connect(&config)
-            .await
-            .batch_execute(&format!("CREATE DATABASE {name}"))
-            .await
-            .unwrap();
+        let left = left_over().pop();
+        let name = match left {
+            Some(name) => name,
+            None => {
+                let name = new_name();
+                connect(&config)
+                    .await
+                    .batch_execute(&format!("CREATE DATABASE {name}"))
+                    .await
+                    .unwrap();
+                name
+            }
+        };
         config.dbname(&name);
         Self { name, config }
     }
@@ -89,6 +100,26 @@ impl TestDatabase {
         row.get(0)
     }
 
+    /// Lets a session's lease be over, by the clock of every transaction that begins later.
+    pub async fn expire(&self, session: &SessionId) {
+        self.execute(&format!(
+            "UPDATE lock_session
+                SET created_at = created_at - interval '1 hour', expires_at = clock_timestamp()
+              WHERE session_id = '{session}'"
+        ))
+        .await;
+    }
+
+    /// Lets a lock's own lease be over, while its session lives on.
+    pub async fn lapse(&self, key: &str) {
+        self.execute(&format!(
+            "UPDATE lock_entry
+                SET acquired_at = acquired_at - interval '1 hour', expires_at = clock_timestamp()
+              WHERE lock_key = '{key}'"
+        ))
+        .await;
+    }
+
     pub async fn sessions(&self) -> i64 {
         self.scalar("SELECT count(*) FROM lock_session").await
     }
@@ -101,54 +132,176 @@ impl TestDatabase {
         self.connect().await.batch_execute(sql).await.unwrap();
     }
 
+    /// A connection past the pool, in the middle of a transaction that has run this. Dropped,
+    /// it rolls back.
+    pub async fn begin(&self, sql: &str) -> Client {
+        let client = self.connect().await;
+        client.batch_execute("BEGIN").await.unwrap();
+        client.batch_execute(sql).await.unwrap();
+        client
+    }
+
+    /// Holds a session's row as another transaction would, until the connection commits.
+    pub async fn hold(&self, session: &SessionId) -> Client {
+        self.begin(&format!(
+            "SELECT FROM lock_session WHERE session_id = '{session}' FOR UPDATE"
+        ))
+        .await
+    }
+
+    /// Waits until the hosts' connections have nothing to do and are in no transaction.
+    pub async fn until_hosts_are_idle(&self) {
+        self.until(
+            0,
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = 'tenure' \
+               AND state <> 'idle'",
+        )
+        .await;
+    }
+
     /// Waits until some connection of this database is waiting for a lock of another: the
     /// way to know that a call has got as far as it is meant to.
     pub async fn until_somebody_waits(&self, how_many: i64) {
+        self.until(
+            how_many,
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .await;
+    }
+
+    /// Waits until a count is this.
+    pub async fn until(&self, count: i64, query: &str) {
         let client = self.connect().await;
+        let mut found: i64 = -1;
         for _ in 0..1000 {
-            let waiting: i64 = client
-                .query_one(
-                    "SELECT count(*) FROM pg_stat_activity \
-                     WHERE datname = current_database() AND wait_event_type = 'Lock'",
-                    &[],
-                )
-                .await
-                .unwrap()
-                .get(0);
-            if waiting >= how_many {
+            found = client.query_one(query, &[]).await.unwrap().get(0);
+            if found == count {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("nobody waits for a lock");
+        panic!("{found} instead of {count}: {query}");
     }
+}
+
+/// Keeps statements waiting in the middle of what they do, until it is opened.
+pub struct Gate {
+    keeper: Client,
+}
+
+impl Gate {
+    /// `event` is where they wait, as `CREATE TRIGGER` spells it: when, on which table, for
+    /// each row or statement, on which condition.
+    pub async fn shut(database: &TestDatabase, event: &str) -> Self {
+        let keeper = database.connect().await;
+        keeper
+            .batch_execute(&format!(
+                "SELECT pg_advisory_lock(1);
+                 CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN
+                     PERFORM pg_advisory_xact_lock_shared(1);
+                     IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+                     RETURN NEW;
+                 END $$;
+                 CREATE TRIGGER gate {event} EXECUTE FUNCTION wait_at_gate()"
+            ))
+            .await
+            .unwrap();
+        Self { keeper }
+    }
+
+    pub async fn open(self) {
+        self.keeper
+            .batch_execute("SELECT pg_advisory_unlock(1)")
+            .await
+            .unwrap();
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        // The test's runtime is about to end, and cannot be waited on from here.
+        match in_a_runtime(empty(self.name.clone())) {
+            Ok(name) => left_over().push(name),
+            Err(error) => eprintln!("the database {} is not used again: {error}", self.name),
+        }
+    }
+}
+
+/// Removes what the tests have left, at the end of the run.
+pub fn drop_left_over() {
+    let names = std::mem::take(&mut *left_over());
+    let dropped = in_a_runtime(async move {
+        let server = connect(&server::config()).await;
+        for name in names {
+            server
+                .batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
+                .await?;
+        }
+        Ok(())
+    });
+    if let Err(error) = dropped {
+        eprintln!("not every database of the tests was dropped: {error}");
+    }
+}
+
+fn left_over() -> MutexGuard<'static, Vec<String>> {
+    static LEFT_OVER: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    LEFT_OVER.lock().unwrap()
+}
+
+fn new_name() -> String {
+    format!("tenure_test_{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Returns the database's new name.
+async fn empty(name: String) -> Result<String, tokio_postgres::Error> {
+    let mut config = server::config();
+    let server = connect(&config).await;
+    server
+        .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
+        .await?;
+    server
+        .query(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1",
+            &[&name],
+        )
+        .await?;
+    let renamed = new_name();
+    for statement in [
+        format!("ALTER DATABASE {name} RENAME TO {renamed}"),
+        format!("ALTER DATABASE {renamed} RESET ALL"),
+        format!("ALTER DATABASE {renamed} ALLOW_CONNECTIONS true"),
+    ] {
+        server.batch_execute(&statement).await?;
+    }
+    config.dbname(&renamed);
+    connect(&config)
+        .await
+        .batch_execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        .await?;
+    Ok(renamed)
+}
+
+fn in_a_runtime<T: Send + 'static>(
+    work: impl Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
+) -> Result<T, String> {
+    std::thread::spawn(move || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(work)
+    })
+    .join()
+    .map_err(|_| "it panicked".to_owned())?
+    .map_err(|error| format!("{error:?}"))
 }
 
 async fn connect(config: &Config) -> Client {
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
-}
-
-impl Drop for TestDatabase {
-    fn drop(&mut self) {
-        let (config, name) = (server::config(), self.name.clone());
-        // The test's runtime is about to end, and cannot be waited on from here.
-        let dropped = std::thread::spawn(move || {
-            tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap()
-                .block_on(async {
-                    connect(&config)
-                        .await
-                        .batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
-                        .await
-                })
-        })
-        .join();
-        if !matches!(dropped, Ok(Ok(()))) {
-            eprintln!("the database {} was not dropped: {dropped:?}", self.name);
-        }
-    }
 }

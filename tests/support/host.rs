@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure::policy::LIFECYCLE;
 use tenure::{
-    Acquired, Database, Grant, Limits, LockKey, LockStore, PinnedStatements, Policy, PolicyEngine,
-    SessionId, SessionRegistry,
+    Acquired, Database, DatabaseOptions, Grant, Limits, LockKey, LockStore, PinnedStatements,
+    Policy, PolicyEngine, SessionId, SessionRegistry,
 };
 
 use super::database::TestDatabase;
@@ -25,6 +25,14 @@ impl Host {
     /// With the default policy.
     pub fn new(database: &TestDatabase) -> Self {
         Self::on(database.pool(), lifecycle())
+    }
+
+    /// With the default policy, and a patience that outlasts every wait of a test.
+    pub fn patient(database: &TestDatabase) -> Self {
+        let mut options = DatabaseOptions::default();
+        options.lock_timeout = LONG;
+        options.statement_timeout = LONG;
+        Self::on(database.pool_with(&options), patient_lifecycle())
     }
 
     pub fn with_policy(database: &TestDatabase, policy: &[u8]) -> Self {
@@ -63,6 +71,18 @@ pub fn lifecycle() -> Policy {
     static POLICY: OnceLock<Policy> = OnceLock::new();
     POLICY
         .get_or_init(|| Policy::load(engine(), LIFECYCLE).unwrap())
+        .clone()
+}
+
+/// The same, on an engine that gives a call as much time as there is.
+fn patient_lifecycle() -> Policy {
+    static POLICY: OnceLock<Policy> = OnceLock::new();
+    POLICY
+        .get_or_init(|| {
+            let mut limits = Limits::default();
+            limits.deadline = LONG;
+            Policy::load(&PolicyEngine::new(limits).unwrap(), LIFECYCLE).unwrap()
+        })
         .clone()
 }
 

@@ -19,6 +19,8 @@ use testcontainers::runners::AsyncRunner;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt};
 use tokio_postgres::{Config, NoTls};
 
+use super::database;
+
 const DEFAULT_IMAGE: &str = "postgres:17-alpine";
 
 /// How to reach the server, as a user who may create databases.
@@ -31,6 +33,8 @@ pub fn config() -> Config {
 static KEEPER: Mutex<Option<(mpsc::Sender<()>, JoinHandle<()>)>> = Mutex::new(None);
 
 fn start() -> Config {
+    // SAFETY: `stop` is an ordinary function that takes and returns nothing.
+    assert_eq!(unsafe { libc::atexit(stop) }, 0);
     if let Ok(url) = env::var("TENURE_TEST_DATABASE_URL") {
         eprintln!("tests run on the server at TENURE_TEST_DATABASE_URL");
         return url.parse().expect("TENURE_TEST_DATABASE_URL");
@@ -39,13 +43,12 @@ fn start() -> Config {
     let (end, ended) = mpsc::channel();
     let keeper = thread::spawn(move || keep(&ready, &ended));
     *KEEPER.lock().unwrap() = Some((end, keeper));
-    // SAFETY: `stop` is an ordinary function that takes and returns nothing.
-    assert_eq!(unsafe { libc::atexit(stop) }, 0);
     started.recv().expect("a PostgreSQL for the tests")
 }
 
 /// At the end of the program, since statics are not dropped.
 extern "C" fn stop() {
+    database::drop_left_over();
     if let Ok(mut keeper) = KEEPER.lock()
         && let Some((end, thread)) = keeper.take()
     {

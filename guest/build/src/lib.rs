@@ -73,7 +73,9 @@ pub fn build(
             Artifact::Library(name) => (name, built.join(file_name(name))),
             Artifact::Example(name) => (name, built.join("examples").join(file_name(name))),
         };
-        let bytes = component(&module, name, version)
+        let bytes = fs::read(&module)
+            .map_err(Into::into)
+            .and_then(|module| component(&module, name, version))
             .with_context(|| format!("failed to make a component of {}", module.display()))?;
         fs::write(out_dir.join(file_name(name)), bytes)?;
     }
@@ -84,10 +86,12 @@ fn file_name(name: &str) -> PathBuf {
     PathBuf::from(name).with_extension("wasm")
 }
 
-fn component(module: &Path, name: &str, version: &str) -> Result<Vec<u8>> {
+/// Makes a component of a core module that carries the description of its world, and names
+/// it.
+pub fn component(module: &[u8], name: &str, version: &str) -> Result<Vec<u8>> {
     let component = ComponentEncoder::default()
         .validate(true)
-        .module(&fs::read(module)?)?
+        .module(module)?
         .encode()?;
     let mut metadata = AddMetadata::default();
     metadata.name = wasm_metadata::AddMetadataField::Set(name.to_owned());

@@ -9,8 +9,8 @@ use bindings::exports::tenure::registry::session_registry::Guest;
 use bindings::tenure::registry::statements;
 use bindings::tenure::registry::types::{RegistryError, SessionId, StoreError};
 
-/// With the 32 KiB stack and the data this fills the memory's first pages, which the
-/// host keeps resident.
+/// With the 32 KiB stack and the data this fills one page of memory, which the host keeps
+/// resident. The longest argument and the longest list of locks have room in it.
 #[global_allocator]
 static ARENA: guest_arena::Arena<{ 24 * 1024 }> = guest_arena::Arena::new();
 

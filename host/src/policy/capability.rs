@@ -165,13 +165,19 @@ fn parse(session: &str) -> Result<Uuid, StoreError> {
         .map_err(|_| StoreError::Rejected("session-id is not a UUID".to_owned()))
 }
 
+/// The longest text of a fault that a policy is told, in bytes: a policy has little memory,
+/// and one that runs out of it would turn the fault into a trap. The caller gets the whole
+/// text in any case, from the call's evidence.
+const MAX_FAULT_TEXT: usize = 1024;
+
 /// The one place where a fault of the store becomes a word of the contract, which has no
 /// third case.
 fn to_wit(error: &StoreError) -> types::StoreError {
+    let told = |text: &String| text[..text.floor_char_boundary(MAX_FAULT_TEXT)].to_owned();
     match error {
-        StoreError::Contention(text) => types::StoreError::Contention(text.clone()),
+        StoreError::Contention(text) => types::StoreError::Contention(told(text)),
         StoreError::Rejected(text) | StoreError::Other(text) => {
-            types::StoreError::Rejected(text.clone())
+            types::StoreError::Rejected(told(text))
         }
     }
 }

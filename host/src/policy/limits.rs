@@ -36,11 +36,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             cpu: Duration::from_millis(100),
-            // 32 pages. The default policy has 2.
+            // 32 pages. The default policy has 1.
             memory: 2 * 1024 * 1024,
             table_elements: 1024,
             stack: 256 * 1024,
-            // The default policy's largest answer is a list of 1000 keys of 128 bytes.
+            // The default policy's largest answer is a list of 100 keys of 128 bytes.
             transfer: 256 * 1024,
             deadline: Duration::from_secs(5),
             calls_in_flight: 1024,

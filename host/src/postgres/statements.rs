@@ -34,7 +34,7 @@ pub trait Statements: Send + Sync + 'static {
     /// such session.
     async fn close_session(&self, id: Uuid) -> Result<Option<u32>, StoreError>;
 
-    /// The keys that hang on a session, in order, the first 1000 of them. Not
+    /// The keys that hang on a session, in order, the first 100 of them. Not
     /// authoritative.
     async fn locks_of(&self, id: Uuid) -> Result<Vec<String>, StoreError>;
 }

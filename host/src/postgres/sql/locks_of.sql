@@ -1,1 +1,1 @@
-SELECT lock_key FROM lock_entry WHERE session_id = $1 ORDER BY lock_key LIMIT 1000
+SELECT lock_key FROM lock_entry WHERE session_id = $1 ORDER BY lock_key LIMIT 100
