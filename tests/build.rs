@@ -10,7 +10,12 @@ use guest_build::Artifact;
 fn main() -> anyhow::Result<()> {
     let fixtures = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("fixtures/policies");
     let out_dir = PathBuf::from(env::var("OUT_DIR")?);
-    for input in ["tests/fixtures/policies", "wit", "Cargo.lock", ".cargo/config.toml"] {
+    for input in [
+        "tests/fixtures/policies",
+        "wit",
+        "Cargo.lock",
+        ".cargo/config.toml",
+    ] {
         println!("cargo:rerun-if-changed=../{input}");
     }
 
