@@ -1,9 +1,6 @@
 //! Taking a lock.
 //!
-//! A token is drawn only while its key is owned. A free key has no row to own, and an
-//! `INSERT ... ON CONFLICT` draws before it knows that it wins; so each attempt first takes
-//! a transaction-level advisory lock on the key, and only then draws and inserts. Tokens of
-//! a key thereby rise in the order in which its grants commit.
+//! Each attempt owns its key: see `owned_key.rs`.
 //!
 //! Every lock that is waited for is waited for in one order (key, session, entry), and no
 //! longer than the lock time-out.
@@ -11,13 +8,13 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future;
 use tokio::time::sleep;
 use tokio_postgres::{Error as PgError, Row};
 use uuid::Uuid;
 
 use super::database::Connection;
 use super::locks::{LockStore, get, grant, ttl_ms};
+use super::owned_key::query_owning;
 use super::sessions::{Sealed, seal};
 use super::{StoreError, sql};
 use crate::Error;
@@ -151,8 +148,7 @@ enum Attempt {
     Looked(Row),
 }
 
-/// One transaction, sent whole in one go, so that a caller that goes away leaves nothing
-/// half done. If it grants nothing, a look at what was in the way.
+/// If it grants nothing, a look at what was in the way.
 async fn attempt(
     connection: &Connection,
     key: &LockKey,
@@ -160,21 +156,8 @@ async fn attempt(
     ttl_ms: i64,
 ) -> Result<Attempt, PgError> {
     let key: &str = key;
-    let own = connection.prepare_cached(sql::ACQUIRE_KEY).await?;
     let grant = connection.prepare_cached(sql::ACQUIRE_GRANT).await?;
-    // `join4` polls in order, and each sends at its first poll.
-    let (begun, owned, granted, committed) = future::join4(
-        connection.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"),
-        connection.execute_raw(&own, [key]),
-        connection.query_opt(&grant, &[&key, &session, &ttl_ms]),
-        connection.batch_execute("COMMIT"),
-    )
-    .await;
-    begun?;
-    owned?;
-    let granted = granted?;
-    committed?;
-    if let Some(row) = granted {
+    if let Some(row) = query_owning(connection, key, &grant, &[&key, &session, &ttl_ms]).await? {
         return Ok(Attempt::Granted(row));
     }
     let look = connection.prepare_cached(sql::ACQUIRE_LOOK).await?;

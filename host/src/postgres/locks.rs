@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
+use super::owned_key::query_owning;
 use super::{Database, StoreError, sql};
 use crate::Error;
 use crate::lock::{FencingToken, Grant, LockKey, Renewed, Revocation, Revoked};
@@ -146,9 +148,8 @@ impl LockStore {
         let connection = self.database.connection().await?;
         let outcome = async {
             let revoke = connection.prepare_cached(sql::REVOKE).await?;
-            let row = connection
-                .query_opt(&revoke, &[&&**key, &expected, &operator, &reason])
-                .await?;
+            let parameters: [&(dyn ToSql + Sync); 4] = [&&**key, &expected, &operator, &reason];
+            let row = query_owning(&connection, key, &revoke, &parameters).await?;
             if row.is_some() {
                 return Ok((row, None));
             }

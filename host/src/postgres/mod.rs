@@ -6,6 +6,7 @@ mod database;
 mod fault;
 mod locks;
 mod migrations;
+mod owned_key;
 pub mod private;
 mod reaper;
 mod sessions;

@@ -30,7 +30,7 @@ pinned! {
     /// Whether a session stands, and lives.
     SESSION_STATE = "session_state.sql";
     /// Owns a key, held or free, until the transaction ends.
-    ACQUIRE_KEY = "acquire_key.sql";
+    OWN_KEY = "own_key.sql";
     /// Grants an owned key, if it is free, lapsed or the session's own.
     ACQUIRE_GRANT = "acquire_grant.sql";
     /// Who is in the way of a grant.
