@@ -9,14 +9,14 @@ use crate::Error;
 
 /// Counts the calls of a policy by how they ended.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     calls: AtomicU64,
     refusals: AtomicU64,
     violations: AtomicU64,
     traps: AtomicU64,
     time_outs: AtomicU64,
     /// Wakes whoever watches for violations and traps.
-    pub(super) misbehaved: Notify,
+    misbehaved: Notify,
 }
 
 /// How the calls of a policy have ended since it was loaded.
@@ -52,6 +52,16 @@ impl Counters {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.misbehaved.notify_one();
+    }
+
+    /// Violations and traps.
+    pub(crate) fn failures(&self) -> u64 {
+        self.violations.load(Ordering::Relaxed) + self.traps.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when it has misbehaved, be it before this was asked.
+    pub(crate) async fn until_it_misbehaves(&self) {
+        self.misbehaved.notified().await;
     }
 
     pub(super) fn read(&self) -> PolicyCounts {

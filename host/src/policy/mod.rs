@@ -56,7 +56,7 @@ struct About {
     size: usize,
     imports: Vec<String>,
     exports: Vec<String>,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 impl Policy {
@@ -87,11 +87,11 @@ impl Policy {
             about: Arc::new(About {
                 name: name.unwrap_or_else(|| "unnamed".to_owned()),
                 version,
-                sha256: hex(&Sha256::digest(component)),
+                sha256: sha256(component),
                 size: component.len(),
                 imports: names(ty.imports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
                 exports: names(ty.exports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
-                counters: Counters::default(),
+                counters: Arc::default(),
             }),
         })
     }
@@ -168,9 +168,9 @@ impl Policy {
         }
     }
 
-    /// Resolves when it has misbehaved, be it before this was asked.
-    pub(crate) async fn until_it_misbehaves(&self) {
-        self.about.counters.misbehaved.notified().await;
+    /// Outlives the policy, to be watched.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.about.counters.clone()
     }
 }
 
@@ -181,6 +181,11 @@ impl fmt::Debug for Policy {
             .field("sha256", &self.sha256())
             .finish_non_exhaustive()
     }
+}
+
+/// The SHA-256 of a component, in lower-case hexadecimal.
+pub(crate) fn sha256(component: &[u8]) -> String {
+    hex(&Sha256::digest(component))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -44,6 +44,7 @@ pub struct Database {
     pool: Pool,
     /// As given, without the settings of the pool's connections.
     config: Config,
+    statement_timeout: Duration,
 }
 
 impl Database {
@@ -108,6 +109,7 @@ impl Database {
         Ok(Self {
             pool,
             config: given,
+            statement_timeout: options.statement_timeout,
         })
     }
 
@@ -129,6 +131,10 @@ impl Database {
             }
         });
         Ok(client)
+    }
+
+    pub(super) fn statement_timeout(&self) -> Duration {
+        self.statement_timeout
     }
 
     /// Takes a connection from the pool, waiting for one at most as long as configured.

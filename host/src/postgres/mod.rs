@@ -4,11 +4,13 @@
 mod acquire;
 mod database;
 mod fault;
+mod heartbeats;
 mod locks;
 mod migrations;
 mod owned_key;
 pub mod private;
 mod reaper;
+mod revisions;
 mod sessions;
 pub mod sql;
 mod statements;

@@ -8,19 +8,28 @@ use tokio_postgres::Error;
 use uuid::Uuid;
 
 use super::database::Connection;
+use super::heartbeats::Heartbeats;
 use super::{Database, Statements, StoreError, sql};
 
 /// Runs the pinned session statements on a database.
+///
+/// Heartbeats that wait at the same moment share one statement and one commit; a lone one
+/// runs at once.
 #[derive(Clone, Debug)]
 pub struct PinnedStatements {
     database: Database,
+    heartbeats: Heartbeats,
 }
 
 impl PinnedStatements {
-    /// On `database`.
+    /// On `database`. Has to be called in a tokio runtime, where the heartbeats then run;
+    /// panics elsewhere.
     #[must_use]
     pub fn new(database: Database) -> Self {
-        Self { database }
+        Self {
+            heartbeats: Heartbeats::new(&database),
+            database,
+        }
     }
 }
 
@@ -45,22 +54,7 @@ impl Statements for PinnedStatements {
     }
 
     async fn heartbeat(&self, id: Uuid, ttl_ms: i64) -> Result<Option<SystemTime>, StoreError> {
-        let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::HEARTBEAT).await?;
-            match connection.query_opt(&statement, &[&id, &ttl_ms]).await? {
-                Some(row) => Ok(Beat::Alive(row.try_get(0)?)),
-                None => Ok(Beat::Dead(seal(&connection, id).await?)),
-            }
-        }
-        .await;
-        match connection.finish(outcome)? {
-            Beat::Alive(expires_at) => Ok(Some(expires_at)),
-            Beat::Dead(Sealed::Gone | Sealed::Expired) => Ok(None),
-            Beat::Dead(Sealed::Revived) => Err(StoreError::Contention(format!(
-                "session {id} was extended by another heartbeat at the same moment"
-            ))),
-        }
+        self.heartbeats.beat(id, ttl_ms).await
     }
 
     async fn close_session(&self, id: Uuid) -> Result<Option<u32>, StoreError> {
@@ -81,11 +75,6 @@ impl Statements for PinnedStatements {
         .await;
         connection.finish(outcome)
     }
-}
-
-enum Beat {
-    Alive(SystemTime),
-    Dead(Sealed),
 }
 
 /// What became of a session that a statement did not find alive.

@@ -17,6 +17,8 @@ pinned! {
     OPEN_SESSION = "open_session.sql";
     /// Extends a live session. The hot path.
     HEARTBEAT = "heartbeat.sql";
+    /// The same for many at once, but for those that somebody else has locked.
+    HEARTBEAT_MANY = "heartbeat_many.sql";
     /// First of the three that close a session: takes its row's lock.
     CLOSE_SESSION_LOCK = "close_session_lock.sql";
     /// Second: counts its locks.
@@ -51,4 +53,8 @@ pinned! {
     REAP_SESSIONS = "reap_sessions.sql";
     /// Deletes grants whose lease is over.
     REAP_ENTRIES = "reap_entries.sql";
+    /// Notes a signed policy, unless a newer one was noted.
+    ACCEPT_REVISION = "accept_revision.sql";
+    /// The newest signed policy that was noted.
+    HIGHEST_REVISION = "highest_revision.sql";
 }
