@@ -2,6 +2,7 @@
 //!
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
+mod cancellation;
 mod component;
 mod contract;
 mod holes;
