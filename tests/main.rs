@@ -8,5 +8,6 @@ mod contract;
 mod holes;
 mod locks;
 mod policies;
+mod pool;
 mod session_registry;
 mod support;
