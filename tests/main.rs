@@ -7,6 +7,7 @@ mod component;
 mod contract;
 mod holes;
 mod locks;
+mod migrations;
 mod policies;
 mod pool;
 mod session_registry;
