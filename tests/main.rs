@@ -4,6 +4,7 @@
 
 mod cancellation;
 mod component;
+mod concurrency;
 mod contract;
 mod holes;
 mod locks;
