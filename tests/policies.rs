@@ -53,7 +53,7 @@ impl Hosts {
     }
 
     fn violations(&self) -> u64 {
-        self.bad.registry.policy().violations()
+        self.bad.registry.policy().counts().violations
     }
 
     async fn expiry(&self, session: &SessionId) -> SystemTime {
@@ -78,7 +78,7 @@ impl Hosts {
         assert_eq!(registry.locks_of(&session).await.unwrap(), ["good"]);
         let closed = registry.close_session(&session).await.unwrap();
         assert_eq!((closed.existed, closed.locks_released), (true, 1));
-        assert_eq!(registry.policy().violations(), 0);
+        assert_eq!(registry.policy().counts().violations, 0);
     }
 }
 
@@ -324,6 +324,14 @@ async fn refuses_too_late() {
 
     assert_eq!(answer, Err(Error::Refused("on second thoughts".to_owned())));
     assert_eq!(hosts.database.sessions().await, 0);
+
+    // A session that is not told of can be taken back. These two statements cannot.
+    let session = hosts.open().await;
+    let beat = hosts.bad.registry.heartbeat(&session, LONG).await;
+    let closed = hosts.bad.registry.close_session(&session).await;
+    let lie = Err(violation("refused a call after its statement had run"));
+    assert_eq!(beat, lie.clone().map(|()| Heartbeat::Dead));
+    assert_eq!(closed.map(|_| ()), lie);
     hosts.assert_that_the_good_policy_works().await;
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Error;
-use crate::policy::{self, Answer, Call, Judgement, Policy, PolicyFault, StatementsCtx};
+use crate::policy::{self, Call, Judgement, Policy, PolicyFault, PolicySlot, StatementsCtx};
 use crate::postgres::Statements;
 use crate::session::{Closed, Heartbeat, Session, SessionId};
 
@@ -27,7 +27,7 @@ const MAX_ARGUMENT: usize = 4096;
 /// [`Error::Store`], the database's; [`Error::Policy`], where the policy misbehaved.
 #[derive(Clone, Debug)]
 pub struct SessionRegistry {
-    policy: Policy,
+    slot: Arc<PolicySlot>,
     statements: StatementsCtx,
 }
 
@@ -35,16 +35,39 @@ impl SessionRegistry {
     /// Under the rules of `policy`, on `statements`.
     #[must_use]
     pub fn new(policy: Policy, statements: Arc<dyn Statements>) -> Self {
+        Self::with_slot(Arc::new(PolicySlot::new(policy)), statements)
+    }
+
+    /// Under the rules of whichever policy is in the slot when a call begins.
+    #[must_use]
+    pub fn with_slot(slot: Arc<PolicySlot>, statements: Arc<dyn Statements>) -> Self {
         Self {
-            policy,
+            slot,
             statements: StatementsCtx::new(statements),
         }
     }
 
-    /// The policy in charge.
+    /// The policy in charge at this moment.
     #[must_use]
-    pub fn policy(&self) -> &Policy {
-        &self.policy
+    pub fn policy(&self) -> Arc<Policy> {
+        self.slot.load()
+    }
+
+    /// Holds the policy in charge.
+    #[must_use]
+    pub fn slot(&self) -> &Arc<PolicySlot> {
+        &self.slot
+    }
+
+    /// Runs one call under the policy in charge, within its engine's deadline.
+    async fn call<T>(
+        &self,
+        call: impl AsyncFnOnce(&Policy) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let policy = self.slot.load();
+        let outcome = policy.engine().within_deadline(call(&policy)).await;
+        policy.ended(&outcome);
+        outcome
     }
 
     /// Opens a session for `owner`, which lives for `ttl` without a heartbeat.
@@ -56,20 +79,18 @@ impl SessionRegistry {
     pub async fn open_session(&self, owner: &str, ttl: Duration) -> Result<Session, Error> {
         bounded("owner", owner)?;
         let (id, lease) = self
-            .policy
-            .engine()
-            .within_deadline(async {
+            .call(async |policy: &Policy| {
                 let (outcome, evidence) =
-                    Call::open_session(&self.policy, &self.statements, owner, millis(ttl)).await;
+                    Call::open_session(policy, &self.statements, owner, millis(ttl)).await;
                 let inserted = evidence.inserted();
                 let judgement = match outcome {
                     Ok(verdict) => policy::open_session(verdict, &evidence),
                     Err(fault) => {
-                        self.failed(&fault);
+                        policy.misbehaved(&fault);
                         Judgement::failed(fault, inserted.is_some())
                     }
                 };
-                self.settle(judgement, inserted).await
+                self.settle(policy, judgement, inserted).await
             })
             .await?;
         let id = SessionId::from(id);
@@ -93,19 +114,18 @@ impl SessionRegistry {
     /// heartbeat ever makes a session.
     pub async fn heartbeat(&self, session: &str, ttl: Duration) -> Result<Heartbeat, Error> {
         bounded("session", session)?;
-        self.policy
-            .engine()
-            .within_deadline(async {
-                let (outcome, evidence) =
-                    Call::heartbeat(&self.policy, &self.statements, session, millis(ttl)).await;
-                let verdict = outcome.inspect_err(|fault| self.failed(fault))?;
-                self.settle(
-                    policy::heartbeat(verdict, &evidence),
-                    Uuid::try_parse(session).ok(),
-                )
-                .await
-            })
+        self.call(async |policy: &Policy| {
+            let (outcome, evidence) =
+                Call::heartbeat(policy, &self.statements, session, millis(ttl)).await;
+            let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
+            self.settle(
+                policy,
+                policy::heartbeat(verdict, &evidence),
+                Uuid::try_parse(session).ok(),
+            )
             .await
+        })
+        .await
     }
 
     /// Closes a session, and all of its locks go with it.
@@ -115,13 +135,11 @@ impl SessionRegistry {
     pub async fn close_session(&self, session: &str) -> Result<Closed, Error> {
         bounded("session", session)?;
         let closed = self
-            .policy
-            .engine()
-            .within_deadline(async {
+            .call(async |policy: &Policy| {
                 let (outcome, evidence) =
-                    Call::close_session(&self.policy, &self.statements, session).await;
-                let verdict = outcome.inspect_err(|fault| self.failed(fault))?;
-                self.settle(policy::close_session(verdict, &evidence), None)
+                    Call::close_session(policy, &self.statements, session).await;
+                let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
+                self.settle(policy, policy::close_session(verdict, &evidence), None)
                     .await
             })
             .await?;
@@ -138,45 +156,29 @@ impl SessionRegistry {
     /// is held.
     pub async fn locks_of(&self, session: &str) -> Result<Vec<String>, Error> {
         bounded("session", session)?;
-        self.policy
-            .engine()
-            .within_deadline(async {
-                let (outcome, evidence) =
-                    Call::locks_of(&self.policy, &self.statements, session).await;
-                let verdict = outcome.inspect_err(|fault| self.failed(fault))?;
-                self.settle(policy::locks_of(verdict, &evidence), None)
-                    .await
-            })
-            .await
-    }
-
-    fn failed(&self, fault: &PolicyFault) {
-        match fault {
-            PolicyFault::Violation(what) => self.policy.violated(what),
-            other => tracing::error!(
-                policy = self.policy.name(),
-                sha256 = self.policy.sha256(),
-                fault = %other,
-                "policy_failed"
-            ),
-        }
+        self.call(async |policy: &Policy| {
+            let (outcome, evidence) = Call::locks_of(policy, &self.statements, session).await;
+            let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
+            self.settle(policy, policy::locks_of(verdict, &evidence), None)
+                .await
+        })
+        .await
     }
 
     /// Carries a judgement out.
-    async fn settle<T>(&self, judgement: Judgement<T>, session: Option<Uuid>) -> Result<T, Error> {
+    async fn settle<T>(
+        &self,
+        policy: &Policy,
+        judgement: Judgement<T>,
+        session: Option<Uuid>,
+    ) -> Result<T, Error> {
         if let Some(what) = judgement.violation {
-            self.policy.violated(what);
+            policy.misbehaved(&PolicyFault::Violation(what.to_owned()));
         }
         if let (true, Some(id)) = (judgement.close, session) {
             self.statements.statements().close_session(id).await?;
         }
-        match judgement.answer {
-            Answer::Give(answer) => Ok(answer),
-            Answer::Fail(Some(error)) => Err(error),
-            Answer::Fail(None) => Err(Error::Policy(PolicyFault::Violation(
-                judgement.violation.unwrap_or_default().to_owned(),
-            ))),
-        }
+        judgement.answer
     }
 }
 

@@ -17,7 +17,7 @@ use crate::session::{Closed, Heartbeat, Lease};
 /// What the host makes of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement<T> {
-    pub(crate) answer: Answer<T>,
+    pub(crate) answer: Result<T, Error>,
     /// What the policy did wrong, to be counted and logged; also where the call fails for
     /// another reason.
     pub(crate) violation: Option<&'static str>,
@@ -26,17 +26,10 @@ pub(crate) struct Judgement<T> {
     pub(crate) close: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer<T> {
-    Give(T),
-    /// With this error, or where it is `None`, with the violation.
-    Fail(Option<Error>),
-}
-
 impl<T> Judgement<T> {
     fn give(answer: T) -> Self {
         Self {
-            answer: Answer::Give(answer),
+            answer: Ok(answer),
             violation: None,
             close: false,
         }
@@ -44,26 +37,33 @@ impl<T> Judgement<T> {
 
     fn fail(error: Error) -> Self {
         Self {
-            answer: Answer::Fail(Some(error)),
+            answer: Err(error),
             violation: None,
             close: false,
         }
     }
 
     fn violation(what: &'static str) -> Self {
-        Self {
-            answer: Answer::Fail(None),
-            violation: Some(what),
-            close: false,
-        }
+        Self::fail(PolicyFault::Violation(what.to_owned()).into()).blamed_on(what)
     }
 
     /// The policy failed and gave no verdict.
     pub(crate) fn failed(fault: PolicyFault, close: bool) -> Self {
         Self {
-            answer: Answer::Fail(Some(fault.into())),
-            violation: None,
             close,
+            ..Self::fail(fault.into())
+        }
+    }
+
+    /// The policy returned an error. Where the statement had a fault it is that fault, which
+    /// the policy can neither change nor hide; and it cannot undo a statement by a refusal.
+    fn error<O>(error: RegistryError, outcome: &Result<O, StoreError>) -> Self {
+        match (error, outcome) {
+            (_, Err(fault)) => Self::fail(fault.clone().into()),
+            (RegistryError::InvalidArgument(_) | RegistryError::Refused(_), Ok(_)) => {
+                Self::violation("refused a call after its statement had run")
+            }
+            (error, Ok(_)) => Self::fail(own_error(error)),
         }
     }
 
@@ -91,7 +91,7 @@ pub(crate) fn open_session(
         _ => {
             return match verdict {
                 Ok(_) => Judgement::violation("returned a session that it did not open"),
-                Err(error) => Judgement::fail(policy_error(error, None)),
+                Err(error) => Judgement::fail(own_error(error)),
             };
         }
     };
@@ -104,8 +104,8 @@ pub(crate) fn open_session(
         }
         (Ok(_), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("returned a session although opening it had failed"),
-        (Err(error), Ok(_)) => Judgement::fail(policy_error(error, None)).closing(),
-        (Err(error), Err(fault)) => Judgement::fail(policy_error(error, Some(fault))),
+        (Err(error), Ok(_)) => Judgement::fail(own_error(error)).closing(),
+        (Err(error), Err(_)) => Judgement::error(error, outcome),
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn heartbeat(verdict: Verdict<bool>, evidence: &Evidence) -> Judgemen
         _ => {
             return match verdict {
                 Ok(_) => Judgement::violation("judged a session without asking the database"),
-                Err(error) => Judgement::fail(policy_error(error, None)),
+                Err(error) => Judgement::fail(own_error(error)),
             };
         }
     };
@@ -135,7 +135,7 @@ pub(crate) fn heartbeat(verdict: Verdict<bool>, evidence: &Evidence) -> Judgemen
             .closing(),
         (Ok(false), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("called a session dead although the heartbeat had failed"),
-        (Err(error), outcome) => Judgement::fail(policy_error(error, outcome.as_ref().err())),
+        (Err(error), outcome) => Judgement::error(error, outcome),
     }
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn close_session(verdict: Verdict<u32>, evidence: &Evidence) -> Judge
         _ => {
             return match verdict {
                 Ok(_) => Judgement::violation("counted locks without asking the database"),
-                Err(error) => Judgement::fail(policy_error(error, None)),
+                Err(error) => Judgement::fail(own_error(error)),
             };
         }
     };
@@ -158,7 +158,7 @@ pub(crate) fn close_session(verdict: Verdict<u32>, evidence: &Evidence) -> Judge
         (Ok(_), Ok(_)) => Judgement::violation("invented a number of released locks"),
         (Ok(_), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("called a session closed although closing it had failed"),
-        (Err(error), outcome) => Judgement::fail(policy_error(error, outcome.as_ref().err())),
+        (Err(error), outcome) => Judgement::error(error, outcome),
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn locks_of(
         _ => {
             return match verdict {
                 Ok(_) => Judgement::violation("listed locks without asking the database"),
-                Err(error) => Judgement::fail(policy_error(error, None)),
+                Err(error) => Judgement::fail(own_error(error)),
             };
         }
     };
@@ -181,7 +181,7 @@ pub(crate) fn locks_of(
         (Ok(_), Ok(_)) => Judgement::violation("invented a list of locks"),
         (Ok(_), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("listed locks although reading them had failed"),
-        (Err(error), outcome) => Judgement::fail(policy_error(error, outcome.as_ref().err())),
+        (Err(error), outcome) => Judgement::error(error, outcome),
     }
 }
 
@@ -189,14 +189,11 @@ fn lease(expires_at: std::time::SystemTime, ttl: Duration) -> Lease {
     Lease { expires_at, ttl }
 }
 
-/// The error that the policy returned; where the statement had a fault it is that fault,
-/// which the policy can neither change nor hide.
-fn policy_error(error: RegistryError, fault: Option<&StoreError>) -> Error {
-    match (error, fault) {
-        (_, Some(fault)) => fault.clone().into(),
-        (RegistryError::InvalidArgument(text), None) => Error::InvalidArgument(text),
-        (RegistryError::Refused(text), None) => Error::Refused(text),
-        (RegistryError::Contention(text), None) => Error::Contention(text),
-        (RegistryError::Store(text), None) => Error::Store(text),
+fn own_error(error: RegistryError) -> Error {
+    match error {
+        RegistryError::InvalidArgument(text) => Error::InvalidArgument(text),
+        RegistryError::Refused(text) => Error::Refused(text),
+        RegistryError::Contention(text) => Error::Contention(text),
+        RegistryError::Store(text) => Error::Store(text),
     }
 }

@@ -5,32 +5,37 @@ mod audit;
 mod bindings;
 mod call;
 mod capability;
+mod counters;
 mod engine;
 mod fault;
 mod limits;
 mod metadata;
 mod record;
+mod slot;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
-pub(crate) use audit::{Answer, Judgement, close_session, heartbeat, locks_of, open_session};
+pub(crate) use audit::{Judgement, close_session, heartbeat, locks_of, open_session};
 pub(crate) use call::Call;
 
 pub use capability::{StatementsCtx, StatementsView, add_to_linker};
+pub use counters::PolicyCounts;
 pub use engine::{LoadError, PolicyEngine};
 pub use fault::PolicyFault;
 pub use limits::Limits;
 pub use record::{CallRecord, Operation};
+pub use slot::PolicySlot;
 
+use crate::Error;
 use bindings::SessionPolicyPre;
 use call::CallState;
+use counters::Counters;
 
 /// The default policy, `guest/lifecycle`, as a component.
 pub const LIFECYCLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lifecycle.wasm"));
@@ -51,7 +56,7 @@ struct About {
     size: usize,
     imports: Vec<String>,
     exports: Vec<String>,
-    violations: AtomicU64,
+    counters: Counters,
 }
 
 impl Policy {
@@ -86,7 +91,7 @@ impl Policy {
                 size: component.len(),
                 imports: names(ty.imports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
                 exports: names(ty.exports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
-                violations: AtomicU64::new(0),
+                counters: Counters::default(),
             }),
         })
     }
@@ -133,22 +138,39 @@ impl Policy {
         &self.about.exports
     }
 
-    /// How often it has done what no policy may do, or said what the database did not bear
-    /// out.
+    /// How its calls have ended since it was loaded.
     #[must_use]
-    pub fn violations(&self) -> u64 {
-        self.about.violations.load(Ordering::Relaxed)
+    pub fn counts(&self) -> PolicyCounts {
+        self.about.counters.read()
     }
 
-    /// Counts a violation and logs it.
-    pub(crate) fn violated(&self, what: &str) {
-        self.about.violations.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(
-            policy = self.name(),
-            sha256 = self.sha256(),
-            what,
-            "policy_violation"
-        );
+    /// Counts a call that has ended.
+    pub(crate) fn ended<T>(&self, outcome: &Result<T, Error>) {
+        self.about.counters.ended(outcome);
+    }
+
+    /// Counts and logs what it did wrong.
+    pub(crate) fn misbehaved(&self, fault: &PolicyFault) {
+        self.about.counters.misbehaved(fault);
+        match fault {
+            PolicyFault::Violation(what) => tracing::error!(
+                policy = self.name(),
+                sha256 = self.sha256(),
+                what,
+                "policy_violation"
+            ),
+            other => tracing::error!(
+                policy = self.name(),
+                sha256 = self.sha256(),
+                fault = %other,
+                "policy_failed"
+            ),
+        }
+    }
+
+    /// Resolves when it has misbehaved, be it before this was asked.
+    pub(crate) async fn until_it_misbehaves(&self) {
+        self.about.counters.misbehaved.notified().await;
     }
 }
 
