@@ -104,7 +104,7 @@ impl LockStore {
     pub async fn count_of(&self, session: &SessionId) -> Result<u64, Error> {
         let connection = self.database.connection().await?;
         let outcome = async {
-            let statement = connection.prepare_cached(sql::CLOSE_SESSION_COUNT).await?;
+            let statement = connection.prepare_cached(sql::COUNT_OF).await?;
             let row = connection.query_one(&statement, &[&session.uuid()]).await?;
             row.try_get::<_, i64>(0)
         }
