@@ -15,7 +15,7 @@ use crate::support::host::{Host, key};
 use checker::{Call, Event, History, check};
 
 const TASKS: usize = 64;
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 50;
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Sessions at a time, each shared by whichever tasks come along.
 const SLOTS: usize = 12;
@@ -199,42 +199,72 @@ impl Witness {
     }
 }
 
+#[derive(Clone, Default)]
+enum Slot {
+    #[default]
+    Empty,
+    /// By some task.
+    BeingFilled,
+    Filled(SessionId),
+}
+
+impl Slot {
+    fn holds(&self, session: &SessionId) -> bool {
+        matches!(self, Self::Filled(held) if held == session)
+    }
+}
+
 /// What the tasks share: the sessions in use, the ones that are over, the last tokens.
 #[derive(Default)]
 struct Shared {
-    sessions: [Option<SessionId>; SLOTS],
+    sessions: [Slot; SLOTS],
     retired: Vec<SessionId>,
     tokens: Vec<(&'static str, FencingToken)>,
 }
 
-/// Long enough for the whole test, or over in a moment.
-fn ttl(rng: &mut Rng) -> Duration {
-    match rng.u32(..3) {
-        0 => Duration::from_millis(rng.u64(1..80)),
+/// Long enough for the whole test, or, one time in so many, over in a moment.
+fn ttl(rng: &mut Rng, one_in: u32) -> Duration {
+    match rng.u32(..one_in) {
+        0 => Duration::from_millis(rng.u64(1..100)),
         _ => Duration::from_secs(60),
     }
 }
 
 async fn race(witness: Witness, shared: Arc<Mutex<Shared>>, mut rng: Rng) {
-    for _ in 0..ROUNDS {
-        let slot = rng.usize(..SLOTS);
-        let current = shared.lock().unwrap().sessions[slot].clone();
-        let Some(session) = current else {
-            if let Some(opened) = witness.open(ttl(&mut rng)).await {
-                let mut shared = shared.lock().unwrap();
-                if let Some(other) = shared.sessions[slot].replace(opened) {
-                    // Nobody is going to close it; some may still try to use it.
-                    shared.retired.push(other);
-                }
+    let mut rounds = 0;
+    while rounds < ROUNDS {
+        let (slot, found) = {
+            let sessions = &mut shared.lock().unwrap().sessions;
+            let mut slot = rng.usize(..SLOTS);
+            if let Slot::BeingFilled = sessions[slot] {
+                slot = rng.usize(..SLOTS);
             }
-            continue;
+            let found = sessions[slot].clone();
+            if let Slot::Empty = found {
+                sessions[slot] = Slot::BeingFilled;
+            }
+            (slot, found)
         };
+        let session = match found {
+            Slot::Filled(session) => session,
+            Slot::BeingFilled => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+            Slot::Empty => {
+                rounds += 1;
+                let opened = witness.open(ttl(&mut rng, 4)).await;
+                shared.lock().unwrap().sessions[slot] = opened.map_or(Slot::Empty, Slot::Filled);
+                continue;
+            }
+        };
+        rounds += 1;
         let retire = || {
             let mut shared = shared.lock().unwrap();
-            if shared.sessions[slot].as_ref() == Some(&session) {
-                shared.sessions[slot] = None;
+            if shared.sessions[slot].holds(&session) {
+                shared.sessions[slot] = Slot::Empty;
+                shared.retired.push(session.clone());
             }
-            shared.retired.push(session.clone());
         };
         let name = KEYS[rng.usize(..KEYS.len())];
         // One of the last tokens, most of them of others.
@@ -244,17 +274,17 @@ async fn race(witness: Witness, shared: Arc<Mutex<Shared>>, mut rng: Rng) {
             rng.choice(recent).copied()
         };
         match (rng.u32(..100), token) {
-            (0..35, _) => match witness.acquire(name, &session, ttl(&mut rng)).await {
+            (0..35, _) => match witness.acquire(name, &session, ttl(&mut rng, 2)).await {
                 Ok(Some(token)) => shared.lock().unwrap().tokens.push((name, token)),
                 Ok(None) => {}
                 Err(()) => retire(),
             },
             (35..55, _) => {
-                if witness.heartbeat(&session, ttl(&mut rng)).await == Some(false) {
+                if witness.heartbeat(&session, ttl(&mut rng, 10)).await == Some(false) {
                     retire();
                 }
             }
-            (55..67, Some((name, token))) => witness.renew(name, token, ttl(&mut rng)).await,
+            (55..67, Some((name, token))) => witness.renew(name, token, ttl(&mut rng, 4)).await,
             (67..79, Some((name, token))) => witness.release(name, token).await,
             (79..82, Some((name, token))) => witness.revoke(name, Some(token)).await,
             (82..86, _) => witness.revoke(name, None).await,
@@ -266,8 +296,8 @@ async fn race(witness: Witness, shared: Arc<Mutex<Shared>>, mut rng: Rng) {
                 let retired = rng.choice(&shared.lock().unwrap().retired).cloned();
                 if let Some(retired) = retired {
                     match rng.bool() {
-                        true => drop(witness.heartbeat(&retired, ttl(&mut rng)).await),
-                        false => drop(witness.acquire(name, &retired, ttl(&mut rng)).await),
+                        true => drop(witness.heartbeat(&retired, ttl(&mut rng, 2)).await),
+                        false => drop(witness.acquire(name, &retired, ttl(&mut rng, 2)).await),
                     }
                 }
             }
@@ -325,7 +355,7 @@ async fn racing_tasks_on_two_hosts_are_told_nothing_that_breaks_a_rule() {
         Ok(seed) => seed.parse().expect("TENURE_TEST_SEED is a number"),
         Err(_) => fastrand::u64(..),
     };
-    println!("TENURE_TEST_SEED={seed} makes the same choices again");
+    println!("TENURE_TEST_SEED={seed}");
     let database = TestDatabase::create().await;
     watch_deletions(&database).await;
     let recorder = Arc::new(Recorder::new());
