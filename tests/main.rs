@@ -5,6 +5,7 @@
 mod component;
 mod contract;
 mod holes;
+mod http;
 mod policies;
 mod session_registry;
 mod support;

@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 
 use super::MAX_BODY;
@@ -50,6 +50,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
+    // A list would be taken for an object without its names.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::invalid("body", "it is a list, not an object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let body = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
@@ -87,6 +91,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
             .await
             .map(|axum::extract::Path(segment)| Self(segment))
             .map_err(|rejection| ApiError::invalid("path", rejection.body_text()))
+    }
+}
+
+/// The value of a header, which two headers of one name do not have.
+pub(super) fn header<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> Result<Option<&'a HeaderValue>, &'static str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err("there is more than one"),
     }
 }
 

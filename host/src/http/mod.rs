@@ -4,6 +4,7 @@
 //! made it, has the body that is described in [`error`].
 
 mod auth;
+mod document;
 mod error;
 mod health;
 mod json;
@@ -14,14 +15,9 @@ mod time;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware;
-use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::{Extension, Router, middleware};
 use tokio::sync::watch;
-use utoipa::OpenApi;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -55,21 +51,10 @@ pub struct App {
 
 type Shared = Arc<App>;
 
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "Tenure",
-        description = "Session leases and fenced locks on PostgreSQL. Times are RFC 3339, UTC, \
-                       in milliseconds, by the database's clock."
-    ),
-    components(schemas(ErrorBody))
-)]
-struct Document;
-
 /// The routes, and the OpenAPI document that describes them, made from the same code.
 pub fn router(app: App) -> Router {
     let shared = Arc::new(app);
-    let (routes, mut document) = OpenApiRouter::with_openapi(Document::openapi())
+    let (routes, mut document) = OpenApiRouter::with_openapi(document::document())
         .routes(routes!(sessions::open))
         .routes(routes!(sessions::close))
         .routes(routes!(sessions::heartbeat))
@@ -80,34 +65,20 @@ pub fn router(app: App) -> Router {
         .routes(routes!(locks::revoke))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
+        .routes(routes!(document::serve))
         .split_for_parts();
     if shared.token.is_some() {
-        document
-            .components
-            .get_or_insert_default()
-            .add_security_scheme(
-                "bearer",
-                SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()),
-            );
+        document::require_token(&mut document);
     }
     let document: Arc<str> = document.to_json().expect("the document is JSON").into();
     routes
-        .route(
-            "/openapi.json",
-            get(async move || {
-                (
-                    [(axum::http::header::CONTENT_TYPE, "application/json")],
-                    document.to_string(),
-                )
-                    .into_response()
-            }),
-        )
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(
             shared.clone(),
             auth::require_token,
         ))
+        .layer(Extension(document))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(error::envelope))
         .with_state(shared)
