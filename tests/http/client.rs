@@ -250,16 +250,15 @@ impl Server {
         let path = target.split('?').next().unwrap();
         let paths = self.document["paths"].as_object().unwrap();
         let fits = |template: &str| {
-            let (mut given, mut wanted) = (path.split('/'), template.split('/'));
-            loop {
-                match (given.next(), wanted.next()) {
-                    (None, None) => return true,
-                    (Some(given), Some(wanted)) if given == wanted => {}
-                    (Some(given), Some(wanted)) if wanted.starts_with('{') && !given.is_empty() => {
-                    }
-                    _ => return false,
-                }
-            }
+            let (given, wanted): (Vec<_>, Vec<_>) =
+                (path.split('/').collect(), template.split('/').collect());
+            // A parameter at the path's end is not empty, or else the path is another one.
+            given.len() == wanted.len()
+                && (given.last() == wanted.last() || given.last() != Some(&""))
+                && given
+                    .iter()
+                    .zip(&wanted)
+                    .all(|(given, wanted)| given == wanted || wanted.starts_with('{'))
         };
         paths
             .iter()
