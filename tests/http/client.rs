@@ -215,8 +215,7 @@ impl Server {
     /// even say it themselves; they have to ask for the connection's end.
     pub async fn send_bytes(&self, method: &str, target: &str, bytes: &[u8]) -> Answer {
         let mut connection = self.connect().await;
-        connection.write_all(bytes).await.unwrap();
-        let answer = read_answer(&mut connection).await;
+        let answer = exchange(&mut connection, bytes).await;
         self.check(method, target, None, answer)
     }
 
@@ -490,8 +489,7 @@ impl Request<'_> {
     /// Sends it letter by letter, without a client that would tidy it up.
     pub async fn send_as_is(self) -> Answer {
         let mut connection = self.server.connect().await;
-        connection.write_all(&self.bytes()).await.unwrap();
-        let answer = read_answer(&mut connection).await;
+        let answer = exchange(&mut connection, &self.bytes()).await;
         self.server
             .check(&self.method, &self.target, Some(&self.body), answer)
     }
@@ -517,8 +515,10 @@ impl Request<'_> {
     }
 }
 
-/// Reads to the connection's end.
-async fn read_answer(connection: &mut TcpStream) -> Answer {
+/// Writes, and reads to the connection's end.
+async fn exchange(connection: &mut TcpStream, request: &[u8]) -> Answer {
+    // The server may answer, and close, before it has read everything.
+    let _ = connection.write_all(request).await;
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(LONG, connection.read_to_end(&mut bytes)).await;
     let read = read.expect("the server keeps the connection open");

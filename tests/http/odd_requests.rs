@@ -141,7 +141,7 @@ async fn every_body_is_read_alike() {
         }
         let answer = post().body("{}").send().await;
         answer.is_error(415, "UNSUPPORTED_MEDIA_TYPE");
-        let answer = post().text(padded(MAX_BODY + 1)).send().await;
+        let answer = post().text(padded(MAX_BODY + 1)).send_as_is().await;
         answer.is_error(413, "PAYLOAD_TOO_LARGE");
     }
     assert_eq!(server.database.sessions().await, 1);

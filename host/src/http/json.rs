@@ -1,6 +1,6 @@
 //! Reading requests: each refusal names the field.
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -24,15 +24,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.split(';').next())
             .is_some_and(|mime| mime.trim().eq_ignore_ascii_case("application/json"));
+        // Whoever announces too much need not send it first.
+        let announced = request.body().size_hint().lower();
+        if announced > MAX_BODY as u64 {
+            return Err(too_large());
+        }
         let bytes =
             Bytes::from_request(request, state)
                 .await
                 .map_err(|rejection| match rejection.status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
-                        StatusCode::PAYLOAD_TOO_LARGE,
-                        Code::PayloadTooLarge,
-                        format!("a body has at most {MAX_BODY} bytes"),
-                    ),
+                    StatusCode::PAYLOAD_TOO_LARGE => too_large(),
                     _ => ApiError::invalid("body", "it broke off"),
                 })?;
         if bytes.is_empty() {
@@ -47,6 +48,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         }
         parse(&bytes)
     }
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        Code::PayloadTooLarge,
+        format!("a body has at most {MAX_BODY} bytes"),
+    )
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
