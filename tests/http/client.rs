@@ -12,7 +12,7 @@ use axum::extract::Request as AxumRequest;
 use axum::middleware::{Next, from_fn};
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use tenure::http::{App, BearerToken, router};
+use tenure::http::{App, BearerToken, Listener, router};
 use tenure::postgres::sql;
 use tenure::{DatabaseOptions, SessionId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -95,7 +95,7 @@ impl Server {
         }));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(axum::serve(listener, router).into_future());
+        tokio::spawn(axum::serve(Listener::new(listener), router).into_future());
         let mut server = Self {
             database,
             host,
@@ -217,6 +217,15 @@ impl Server {
         let mut connection = self.connect().await;
         let answer = exchange(&mut connection, bytes).await;
         self.check(method, target, None, answer)
+    }
+
+    /// Sends what reaches no route, so that the document can have nothing to say but what
+    /// an error looks like.
+    pub async fn send_garbage(&self, bytes: &[u8]) -> Answer {
+        let mut connection = self.connect().await;
+        let answer = exchange(&mut connection, bytes).await;
+        self.check_error(&answer, &format!("{answer:?}"));
+        answer
     }
 
     /// Waits until some caller has found the lock that it wants in another's hands: only

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use tenure::http::MAX_BODY;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::client::{Answer, Server};
 
@@ -411,6 +411,58 @@ async fn long_and_many_headers_are_no_harm() {
     let open = server.request("POST", "/v1/sessions");
     let answer = open.header("X-Owner-Id", long).send_as_is().await;
     answer.blames("ownerId");
+}
+
+#[tokio::test]
+async fn what_is_no_request_gets_the_envelope_too() {
+    let server = Server::start().await;
+    let request = |target: &str, headers: &str| {
+        format!("GET {target} HTTP/1.1\r\nHost: tenure\r\n{headers}\r\n").into_bytes()
+    };
+    let endless = "x".repeat(70_000);
+    let many: String = (0..101).map(|n| format!("X-{n}: x\r\n")).collect();
+    let large: String = (0..50)
+        .map(|n| format!("X-{n}: {}\r\n", "x".repeat(10_000)))
+        .collect();
+    for (bytes, status) in [
+        (request(&format!("/{endless}"), ""), 414),
+        (request(&format!("/v1/locks/a?{endless}"), ""), 414),
+        (request("/v1/locks/a", &many), 431),
+        (request("/v1/locks/a", &large), 431),
+        (b"nonsense\r\n\r\n".to_vec(), 400),
+        (b"GET\r\n\r\n".to_vec(), 400),
+        (b"GET /v1/locks/a\r\n\r\n".to_vec(), 400),
+        (b"GET /v1/locks/a HTTP/9.9\r\n\r\n".to_vec(), 400),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03".to_vec(), 400),
+        (request("/a b", ""), 400),
+        (request("/v1/locks/a", "No colon\r\n"), 400),
+        (request("/v1/locks/a", "X Y: z\r\n"), 400),
+        (request("/v1/locks/a", "X: a\0b\r\n"), 400),
+        (request("/v1/locks/a", "Content-Length: x\r\n"), 400),
+        (request("/v1/locks/a", "Content-Length: -1\r\n"), 400),
+        (
+            request("/v1/locks/a", "Content-Length: 1\r\nContent-Length: 2\r\n"),
+            400,
+        ),
+        (request("/v1/locks/a", "Transfer-Encoding: gzip\r\n"), 400),
+    ] {
+        let answer = server.send_garbage(&bytes).await;
+        answer.is_error(status, "VALIDATION_FAILED");
+    }
+
+    // Also on a connection that has served a request before.
+    let mut connection = server.connect().await;
+    let first = b"GET /health/live HTTP/1.1\r\nHost: tenure\r\n\r\n";
+    connection.write_all(first).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"{\"status\":\"ok\"}") {
+        assert_ne!(connection.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    connection.write_all(b"nonsense\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("VALIDATION_FAILED"), "{answer}");
 }
 
 #[tokio::test]

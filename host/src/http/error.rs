@@ -133,6 +133,17 @@ impl ApiError {
         self
     }
 
+    fn into_body(self, trace_id: String) -> ErrorBody {
+        ErrorBody {
+            code: self.code,
+            message: shortened(self.message),
+            retry_safe: self.retry_safe,
+            retry_after_millis: self.retry_safe.then(|| fastrand::u64(RETRY_AFTER_MS)),
+            details: self.details,
+            trace_id,
+        }
+    }
+
     pub(super) fn session_unknown(session: &str) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -226,17 +237,10 @@ pub(super) async fn envelope(request: Request, next: Next) -> Response {
     } else {
         tracing::debug!(trace_id, code = ?error.code, status = status.as_u16(), error.message);
     }
-    let retry_after = error.retry_safe.then(|| fastrand::u64(RETRY_AFTER_MS));
-    let body = ErrorBody {
-        code: error.code,
-        message: shortened(error.message),
-        retry_safe: error.retry_safe,
-        retry_after_millis: retry_after,
-        details: error.details,
-        trace_id,
-    };
+    let retry_safe = error.retry_safe;
+    let body = error.into_body(trace_id);
     let mut headers = HeaderMap::new();
-    if error.retry_safe {
+    if retry_safe {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     // Of the framework's own headers, the ones that belong to the status.
@@ -246,6 +250,14 @@ pub(super) async fn envelope(request: Request, next: Next) -> Response {
         }
     }
     (status, headers, Json(body)).into_response()
+}
+
+/// The body of an error whose request no route has seen, as JSON.
+pub(super) fn of_wire(status: StatusCode) -> String {
+    let error = foreign(status);
+    let trace_id = trace_id(&HeaderMap::new());
+    tracing::debug!(trace_id, code = ?error.code, status = status.as_u16(), error.message);
+    serde_json::to_string(&error.into_body(trace_id)).expect("the body is JSON")
 }
 
 /// An error that the framework made.
@@ -346,6 +358,31 @@ mod tests {
         assert_eq!(trace_id(&headers), given[3..35]);
         headers.append("traceparent", HeaderValue::from_static(given));
         assert_ne!(trace_id(&headers), given[3..35]);
+    }
+
+    /// A panic costs the request that met it, which is told so.
+    #[tokio::test]
+    async fn a_panic_is_an_internal_error() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        async fn broken() -> &'static str {
+            panic!("on purpose")
+        }
+        let router: axum::Router = axum::Router::new()
+            .route("/", axum::routing::get(broken))
+            .layer(axum::middleware::from_fn(envelope));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(axum::serve(listener, router).into_future());
+
+        let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: tenure\r\nConnection: close\r\n\r\n";
+        connection.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+        assert!(answer.contains("\"code\":\"INTERNAL\""), "{answer}");
+        assert!(!answer.contains("on purpose"), "{answer}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod json;
 mod locks;
 mod sessions;
 mod time;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::{Database, LockStore, SessionRegistry};
 
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
+pub use wire::{Listener, Wire};
 
 /// The largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -51,7 +53,7 @@ pub struct App {
 
 type Shared = Arc<App>;
 
-/// The routes, and the OpenAPI document that describes them, made from the same code.
+/// The routes, to be served on a [`Listener`], and the OpenAPI document that describes them, made from the same code.
 pub fn router(app: App) -> Router {
     let shared = Arc::new(app);
     let (routes, mut document) = OpenApiRouter::with_openapi(document::document())
