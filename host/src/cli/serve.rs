@@ -135,9 +135,10 @@ async fn serve(
     tracing::info!(%address, "serving");
 
     let mut stopping = stopping;
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    });
+    let server =
+        axum::serve(http::Listener::new(listener), router).with_graceful_shutdown(async move {
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+        });
     let mut server = std::pin::pin!(server.into_future());
     tokio::select! {
         ended = &mut server => ended?,
