@@ -197,7 +197,7 @@ async fn a_grant_that_waits_for_a_revocation_is_above_its_floor() {
     );
 }
 
-// 2. A grant at the same moment as the close of its session.
+// 2. A grant, or its end, at the same moment as the close of its session.
 
 #[tokio::test]
 async fn a_close_that_takes_no_row_lock_miscounts() {
@@ -208,7 +208,7 @@ async fn a_close_that_takes_no_row_lock_miscounts() {
     let close = database.begin("").await;
     let id = session.uuid();
 
-    let row = close.query_one(sql::CLOSE_SESSION_COUNT, &[&id]).await;
+    let row = close.query_one(sql::COUNT_OF, &[&id]).await;
     let counted: i64 = row.unwrap().get(0);
     let _ = host.lock("b", &session).await;
     close
@@ -263,6 +263,79 @@ async fn a_grant_that_comes_while_its_session_closes_is_refused() {
     assert_eq!(close.await.unwrap().unwrap().locks_released, 1);
     assert_eq!(grant.await.unwrap(), Err(Error::SessionUnknown(session)));
     assert_eq!(database.locks().await, 0);
+}
+
+/// With the session's row lock alone.
+#[tokio::test]
+async fn a_close_that_takes_no_lock_on_what_it_counts_miscounts() {
+    let database = TestDatabase::create().await;
+    let host = Host::new(&database);
+    let session = host.open(LONG).await;
+    let grant = host.lock("a", &session).await;
+    let close = database.hold(&session).await;
+    let id = session.uuid();
+
+    let row = close.query_one(sql::COUNT_OF, &[&id]).await;
+    let counted: i64 = row.unwrap().get(0);
+    let released = host.locks.delete_if_owner(&key("a"), grant.token).await;
+    close
+        .execute(sql::CLOSE_SESSION_DELETE, &[&id])
+        .await
+        .unwrap();
+    close.batch_execute("COMMIT").await.unwrap();
+
+    assert_eq!(released, Ok(true));
+    assert_eq!(counted, 1, "which was released before");
+}
+
+#[tokio::test]
+async fn a_lock_that_was_counted_by_a_close_is_not_released_after_it() {
+    let database = TestDatabase::create().await;
+    let host = Host::patient(&database);
+    let session = host.open(LONG).await;
+    let grant = host.lock("a", &session).await;
+    let gate = Gate::shut(&database, "BEFORE DELETE ON lock_session FOR EACH ROW").await;
+
+    let close = tokio::spawn({
+        let (registry, session) = (host.registry.clone(), session.clone());
+        async move { registry.close_session(&session).await }
+    });
+    database.until_somebody_waits(1).await;
+    let release = tokio::spawn({
+        let locks = host.locks.clone();
+        async move { locks.delete_if_owner(&grant.key, grant.token).await }
+    });
+    database.until_somebody_waits(2).await;
+    gate.open().await;
+
+    assert_eq!(close.await.unwrap().unwrap().locks_released, 1);
+    assert_eq!(release.await.unwrap(), Ok(false));
+}
+
+#[tokio::test]
+async fn a_close_does_not_count_what_is_released_or_taken_over_before_it() {
+    let database = TestDatabase::create().await;
+    let host = Host::patient(&database);
+    let (session, other) = (host.open(LONG).await, host.open(LONG).await);
+    for name in ["kept", "released", "taken"] {
+        let _ = host.lock(name, &session).await;
+    }
+    let under_way = database
+        .begin(&format!(
+            "DELETE FROM lock_entry WHERE lock_key = 'released';
+             UPDATE lock_entry SET session_id = '{other}' WHERE lock_key = 'taken'"
+        ))
+        .await;
+
+    let close = tokio::spawn({
+        let (registry, session) = (host.registry.clone(), session.clone());
+        async move { registry.close_session(&session).await }
+    });
+    database.until_somebody_waits(1).await;
+    under_way.batch_execute("COMMIT").await.unwrap();
+
+    assert_eq!(close.await.unwrap().unwrap().locks_released, 1);
+    assert_eq!(host.locks.count_of(&other).await, Ok(1));
 }
 
 // 3. A session that is dead and not yet reaped.

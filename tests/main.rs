@@ -2,9 +2,15 @@
 //!
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
+mod cancellation;
 mod component;
+mod concurrency;
 mod contract;
 mod holes;
+mod locks;
+mod migrations;
+mod http;
 mod policies;
+mod pool;
 mod session_registry;
 mod support;

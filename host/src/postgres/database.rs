@@ -7,9 +7,10 @@ use std::time::Duration;
 use deadpool_postgres::{
     ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
+use tokio::time::timeout;
 use tokio_postgres::{Config, NoTls};
 
-use super::StoreError;
+use super::fault::{CONNECT_TIMED_OUT, Fault, StoreError, translate};
 
 /// How a host reaches its database.
 #[derive(Clone, Debug)]
@@ -45,6 +46,7 @@ pub struct Database {
     /// As given, without the settings of the pool's connections.
     config: Config,
     statement_timeout: Duration,
+    connect_timeout: Duration,
 }
 
 impl Database {
@@ -97,12 +99,12 @@ impl Database {
                 recycling_method: RecyclingMethod::Fast,
             },
         );
-        let timeout = Some(options.connect_timeout);
+        let limit = Some(options.connect_timeout);
         let pool = Pool::builder(manager)
             .max_size(options.connections)
-            .wait_timeout(timeout)
-            .create_timeout(timeout)
-            .recycle_timeout(timeout)
+            .wait_timeout(limit)
+            .create_timeout(limit)
+            .recycle_timeout(limit)
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Other(error.to_string()))?;
@@ -110,6 +112,7 @@ impl Database {
             pool,
             config: given,
             statement_timeout: options.statement_timeout,
+            connect_timeout: options.connect_timeout,
         })
     }
 
@@ -120,10 +123,14 @@ impl Database {
         connection.finish(outcome).map(drop)
     }
 
-    /// A connection of its own, outside of the pool and without the pool's time-outs, for
-    /// work that takes its time.
+    /// A connection of its own, outside of the pool and without its settings, for work that
+    /// takes its time. Only connecting does not.
     pub(crate) async fn dedicated(&self) -> Result<tokio_postgres::Client, StoreError> {
-        let (client, connection) = self.config.connect(NoTls).await?;
+        // The configuration's own limit ends when the socket is connected, and a server may
+        // still say nothing after that.
+        let (client, connection) = timeout(self.connect_timeout, self.config.connect(NoTls))
+            .await
+            .map_err(|_| translate(Fault::TimedOut(CONNECT_TIMED_OUT)))??;
         // Ends when the client is dropped.
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -41,6 +41,8 @@ pub enum Fault<'a> {
     Other(&'a str),
 }
 
+pub(super) const CONNECT_TIMED_OUT: &str = "connecting to the database timed out";
+
 /// Sorts a fault. Contention: serialization failure, deadlock, lock not available, query
 /// cancelled, the classes of connection faults (08) and of operator intervention (57P),
 /// a connection that was lost, a time-out. Rejected: a broken foreign key or check.
@@ -104,7 +106,7 @@ impl From<PoolError> for StoreError {
                 "no database connection became free in time; the pool is exhausted",
             )),
             PoolError::Timeout(TimeoutType::Create) => {
-                translate(Fault::TimedOut("connecting to the database timed out"))
+                translate(Fault::TimedOut(CONNECT_TIMED_OUT))
             }
             PoolError::Timeout(TimeoutType::Recycle) => {
                 translate(Fault::TimedOut("reusing a database connection timed out"))

@@ -21,7 +21,7 @@ pinned! {
     HEARTBEAT_MANY = "heartbeat_many.sql";
     /// First of the three that close a session: takes its row's lock.
     CLOSE_SESSION_LOCK = "close_session_lock.sql";
-    /// Second: counts its locks.
+    /// Second: counts its locks, and takes their rows' locks.
     CLOSE_SESSION_COUNT = "close_session_count.sql";
     /// Third: deletes it, and its locks by the cascade.
     CLOSE_SESSION_DELETE = "close_session_delete.sql";
@@ -41,6 +41,8 @@ pinned! {
     RENEW = "renew.sql";
     /// Gives a grant back.
     RELEASE = "release.sql";
+    /// How many locks hang on a session.
+    COUNT_OF = "count_of.sql";
     /// Reads one key.
     READ = "read.sql";
     /// Takes a grant away and records it.

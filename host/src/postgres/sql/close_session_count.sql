@@ -1,1 +1,2 @@
-SELECT count(*) FROM lock_entry WHERE session_id = $1
+SELECT count(*)
+  FROM (SELECT FROM lock_entry WHERE session_id = $1 FOR UPDATE) AS locked

@@ -1,0 +1,1 @@
+SELECT count(*) FROM lock_entry WHERE session_id = $1
