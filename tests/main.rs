@@ -6,5 +6,8 @@ mod component;
 mod contract;
 mod holes;
 mod policies;
+mod policy_limits;
+mod policy_settings;
+mod policy_wasi;
 mod session_registry;
 mod support;

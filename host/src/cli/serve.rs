@@ -10,7 +10,7 @@ use clap::Command;
 use tenure::http::{self, App, BearerToken};
 use tenure::policy::LIFECYCLE;
 use tenure::postgres::private::PrivateCluster;
-use tenure::{Limits, LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
+use tenure::{LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -18,8 +18,7 @@ use tokio::time::timeout;
 
 use super::log;
 use super::settings::{
-    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, POLICY_DEADLINE, REAPER_INTERVAL,
-    SESSION_TTL, Settings, arguments,
+    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, REAPER_INTERVAL, SESSION_TTL, Settings, arguments,
 };
 use super::store::Store;
 
@@ -110,10 +109,8 @@ async fn serve(
     database: tenure::Database,
     signals: &mut Signals,
 ) -> Result<()> {
-    let mut limits = Limits::default();
-    limits.deadline = settings.duration(POLICY_DEADLINE)?;
-    limits.calls_in_flight = settings.parse(POLICY_CALLS)?;
-    let policy = Policy::load(&PolicyEngine::new(limits)?, LIFECYCLE)?;
+    let engine = PolicyEngine::new(settings.limits()?)?;
+    let policy = Policy::load_with(&engine, LIFECYCLE, &settings.policy_options()?)?;
     let locks = LockStore::new(database.clone());
     let reaper = tokio::spawn(
         locks
