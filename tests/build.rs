@@ -13,6 +13,7 @@ fn main() -> anyhow::Result<()> {
     let fixtures = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("fixtures/policies");
     let out_dir = PathBuf::from(env::var("OUT_DIR")?);
     for input in [
+        "guest",
         "tests/fixtures/policies",
         "wit",
         "Cargo.lock",
@@ -33,7 +34,15 @@ fn main() -> anyhow::Result<()> {
     }
 
     let mut list = String::new();
-    for name in &names {
+    for name in ["admission", "clamp"] {
+        let guest = Path::new("../guest").join(name);
+        guest_build::build(&guest, &[Artifact::Library(name)], "0.1.0", &out_dir)?;
+    }
+    for name in names
+        .iter()
+        .map(String::as_str)
+        .chain(["admission", "clamp"])
+    {
         let file = out_dir.join(name).with_extension("wasm");
         writeln!(
             list,

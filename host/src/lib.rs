@@ -57,7 +57,9 @@ pub use lock::{
     Acquired, FencingToken, Grant, Holder, InvalidKey, InvalidToken, LockKey, MAX_KEY_LEN, Reaped,
     Renewed, Revocation, Revoked,
 };
-pub use policy::{Limits, Policy, PolicyEngine, PolicyFault};
+pub use policy::{
+    Limits, Policy, PolicyEngine, PolicyFault, PolicyOptions, PolicySettings, Profile,
+};
 pub use postgres::{Database, DatabaseOptions, LockStore, PinnedStatements};
 pub use registry::SessionRegistry;
 pub use session::{Closed, Heartbeat, InvalidSessionId, Lease, Session, SessionId};

@@ -6,6 +6,6 @@
 //! natively; `component` binds it to the contract and exists only on WebAssembly.
 #![deny(missing_docs)]
 
-#[cfg(target_arch = "wasm32")]
+#[cfg(all(target_arch = "wasm32", feature = "component"))]
 mod component;
 pub mod rules;

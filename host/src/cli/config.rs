@@ -22,7 +22,7 @@ pub fn command() -> Command {
 
 pub fn run(settings: &Settings) -> Result<()> {
     let rows: Vec<_> = settings.shown().collect();
-    let width = |column: fn(&(&str, String, String)) -> usize| {
+    let width = |column: fn(&(String, String, String)) -> usize| {
         rows.iter().map(column).max().unwrap_or_default()
     };
     let (keys, values) = (width(|row| row.0.len()), width(|row| row.1.len()));

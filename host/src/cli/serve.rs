@@ -10,7 +10,7 @@ use clap::Command;
 use tenure::http::{self, App, BearerToken};
 use tenure::policy::LIFECYCLE;
 use tenure::postgres::private::PrivateCluster;
-use tenure::{Limits, LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
+use tenure::{LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -19,8 +19,7 @@ use tokio::time::timeout;
 use super::log;
 use super::print;
 use super::settings::{
-    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, POLICY_DEADLINE, REAPER_INTERVAL,
-    SESSION_TTL, Settings, arguments,
+    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, REAPER_INTERVAL, SESSION_TTL, Settings, arguments,
 };
 use super::store::Store;
 
@@ -111,12 +110,9 @@ async fn serve(
     database: tenure::Database,
     signals: &mut Signals,
 ) -> Result<()> {
-    let mut limits = Limits::default();
-    limits.deadline = settings.duration(POLICY_DEADLINE)?;
-    limits.calls_in_flight = settings.parse(POLICY_CALLS)?;
-    let engine = PolicyEngine::new(limits)
+    let engine = PolicyEngine::new(settings.limits()?)
         .map_err(|error| settings.refuse(POLICY_CALLS, &error.to_string()))?;
-    let policy = Policy::load(&engine, LIFECYCLE)?;
+    let policy = Policy::load_with(&engine, LIFECYCLE, &settings.policy_options()?)?;
     let locks = LockStore::new(database.clone());
     let reaper = tokio::spawn(
         locks

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Arg, ArgAction, ArgMatches};
+use tenure::{Limits, PolicyOptions, Profile};
 
 /// One setting.
 pub struct Setting {
@@ -41,6 +42,12 @@ impl Setting {
     fn is_switch(&self) -> bool {
         self.value_name.is_empty()
     }
+
+    /// Whether it is a table of its own: the flag, once for each key; the variable, in lines;
+    /// and in the file a table.
+    fn is_table(&self) -> bool {
+        self.value_name == KEY_VALUE
+    }
 }
 
 pub const LISTEN: &str = "listen";
@@ -55,9 +62,16 @@ pub const BACKEND: &str = "lock.backend";
 pub const REAPER_INTERVAL: &str = "lock.reaper.interval";
 pub const POLICY_DEADLINE: &str = "policy.deadline";
 pub const POLICY_CALLS: &str = "policy.calls";
+pub const POLICY_CPU: &str = "policy.cpu";
+pub const POLICY_STACK: &str = "policy.stack";
+pub const POLICY_TRANSFER: &str = "policy.transfer";
+pub const POLICY_HOST_CALLS: &str = "policy.host-calls";
+pub const POLICY_PROFILE: &str = "policy.profile";
+pub const POLICY_SETTING: &str = "policy.setting";
 pub const LOG: &str = "log";
 
 const CONFIG: &str = "config";
+const KEY_VALUE: &str = "KEY=VALUE";
 
 /// All of them.
 pub const SETTINGS: &[Setting] = &[
@@ -150,6 +164,50 @@ pub const SETTINGS: &[Setting] = &[
         secret: false,
     },
     Setting {
+        key: POLICY_CPU,
+        default: Some("100ms"),
+        value_name: "DURATION",
+        help: "The most processor time of a call of the policy, waiting aside",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_STACK,
+        default: Some("262144"),
+        value_name: "BYTES",
+        help: "The most stack of a call of the policy",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_TRANSFER,
+        default: Some("262144"),
+        value_name: "BYTES",
+        help: "The most that a call of the policy may pass to the host at once",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_HOST_CALLS,
+        default: Some("1000"),
+        value_name: "NUMBER",
+        help: "How often a call of the policy may call the host",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_PROFILE,
+        default: Some("strict"),
+        value_name: "PROFILE",
+        help: "The most room that a policy may take: `strict`, enough for compiled languages, or \
+               `interpreted`, for JavaScript and Python",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_SETTING,
+        default: None,
+        value_name: KEY_VALUE,
+        help: "A setting of the policy's own, which it reads as wasi:config/store. Can be given \
+               several times; in the variable, one a line; in the file, as a table",
+        secret: false,
+    },
+    Setting {
         key: LOG,
         default: Some("info"),
         value_name: "FILTER",
@@ -178,6 +236,8 @@ pub fn arguments() -> Vec<Arg> {
             ));
             if setting.is_switch() {
                 arg.action(ArgAction::SetTrue)
+            } else if setting.is_table() {
+                arg.action(ArgAction::Append).value_name(setting.value_name)
             } else {
                 arg.value_name(setting.value_name)
             }
@@ -209,6 +269,8 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub struct Settings {
     values: BTreeMap<&'static str, (String, Origin)>,
+    /// The table [`POLICY_SETTING`].
+    policy: BTreeMap<String, (String, Origin)>,
 }
 
 impl Settings {
@@ -218,10 +280,13 @@ impl Settings {
             .get_one::<String>(CONFIG)
             .cloned()
             .map_or_else(|| variable("TENURE_CONFIG"), |file| Ok(Some(file)))?;
-        let mut values = BTreeMap::new();
+        let mut settings = Self {
+            values: BTreeMap::new(),
+            policy: BTreeMap::new(),
+        };
         for setting in SETTINGS {
             if let Some(default) = setting.default {
-                values.insert(setting.key, (default.to_owned(), Origin::Default));
+                settings.set(setting, default.to_owned(), &Origin::Default)?;
             }
         }
         if let Some(path) = file.map(PathBuf::from) {
@@ -230,31 +295,67 @@ impl Settings {
             for (setting, value) in
                 from_file(&text).with_context(|| format!("in {}", path.display()))?
             {
-                values.insert(setting.key, (value, Origin::File(path.clone())));
+                settings.set(setting, value, &Origin::File(path.clone()))?;
             }
         }
         for setting in SETTINGS {
             if let Some(value) = variable(&setting.variable())? {
-                values.insert(setting.key, (value, Origin::Variable(setting.variable())));
+                let origin = Origin::Variable(setting.variable());
+                if setting.is_table() {
+                    for line in value.lines().filter(|line| !line.trim().is_empty()) {
+                        settings.set(setting, line.to_owned(), &origin)?;
+                    }
+                } else {
+                    settings.set(setting, value, &origin)?;
+                }
             }
-            let flag = if setting.is_switch() {
-                matches.get_flag(setting.key).then(|| "true".to_owned())
+            let origin = Origin::Flag(format!("--{}", setting.flag()));
+            if setting.is_switch() {
+                if matches.get_flag(setting.key) {
+                    settings.set(setting, "true".to_owned(), &origin)?;
+                }
             } else {
-                matches.get_one::<String>(setting.key).cloned()
-            };
-            if let Some(value) = flag {
-                let origin = Origin::Flag(format!("--{}", setting.flag()));
-                values.insert(setting.key, (value, origin));
+                for value in matches
+                    .get_many::<String>(setting.key)
+                    .into_iter()
+                    .flatten()
+                {
+                    settings.set(setting, value.clone(), &origin)?;
+                }
             }
         }
-        let settings = Self { values };
         settings.check()?;
         Ok(settings)
     }
 
+    /// Takes the place of an earlier value; in a table, of the one with the same key.
+    fn set(&mut self, setting: &Setting, value: String, origin: &Origin) -> Result<()> {
+        if setting.is_table() {
+            match value.split_once('=') {
+                Some((key, value)) if !key.is_empty() => {
+                    let entry = (value.to_owned(), origin.clone());
+                    self.policy.insert(key.to_owned(), entry);
+                }
+                _ => bail!(
+                    "{} = {value:?} (from {origin}): write it as {KEY_VALUE}",
+                    setting.key
+                ),
+            }
+        } else {
+            self.values.insert(setting.key, (value, origin.clone()));
+        }
+        Ok(())
+    }
+
     /// Every value has to be readable, whichever subcommand needs it.
     fn check(&self) -> Result<()> {
-        for key in [SESSION_TTL, LOCK_TTL, REAPER_INTERVAL, POLICY_DEADLINE] {
+        for key in [
+            SESSION_TTL,
+            LOCK_TTL,
+            REAPER_INTERVAL,
+            POLICY_DEADLINE,
+            POLICY_CPU,
+        ] {
             if self.duration(key)?.is_zero() {
                 return Err(self.refuse(key, "it has to be longer than 0"));
             }
@@ -267,7 +368,12 @@ impl Settings {
         if lock_ttl < Duration::from_secs(1) || lock_ttl > tenure::postgres::MAX_LOCK_TTL {
             return Err(self.refuse(LOCK_TTL, "it has to be from 1s to 24h"));
         }
-        for key in [DATABASE_CONNECTIONS, POLICY_CALLS] {
+        for key in [
+            DATABASE_CONNECTIONS,
+            POLICY_CALLS,
+            POLICY_HOST_CALLS,
+            POLICY_TRANSFER,
+        ] {
             if self.parse::<u32>(key)? == 0 {
                 return Err(self.refuse(key, "it has to be at least 1"));
             }
@@ -278,6 +384,12 @@ impl Settings {
         if self.get(DATA_DIR).is_some_and(str::is_empty) {
             return Err(self.refuse(DATA_DIR, "it has to name a folder"));
         }
+        // Less would not do for the host's own first frames; more than this, times all calls
+        // in flight, is more than a machine has.
+        if !(16 * 1024..=16 * 1024 * 1024).contains(&self.parse::<usize>(POLICY_STACK)?) {
+            return Err(self.refuse(POLICY_STACK, "it has to be from 16384 to 16777216"));
+        }
+        self.parse::<Profile>(POLICY_PROFILE)?;
         self.parse::<bool>(INSECURE)?;
         self.parse::<std::net::SocketAddr>(LISTEN)?;
         Ok(())
@@ -306,6 +418,30 @@ impl Settings {
             .map_err(|error| self.refuse(key, &format!("{error}; write it as 15s or 250ms")))
     }
 
+    /// What a call of the policy may use.
+    pub fn limits(&self) -> Result<Limits> {
+        let mut limits = Limits::default();
+        limits.cpu = self.duration(POLICY_CPU)?;
+        limits.stack = self.parse(POLICY_STACK)?;
+        limits.transfer = self.parse(POLICY_TRANSFER)?;
+        limits.host_calls = self.parse(POLICY_HOST_CALLS)?;
+        limits.deadline = self.duration(POLICY_DEADLINE)?;
+        limits.calls_in_flight = self.parse(POLICY_CALLS)?;
+        Ok(limits)
+    }
+
+    /// What the policy is loaded with.
+    pub fn policy_options(&self) -> Result<PolicyOptions> {
+        let mut options = PolicyOptions::default();
+        options.profile = self.parse(POLICY_PROFILE)?;
+        options.settings = self
+            .policy
+            .iter()
+            .map(|(key, (value, _))| (key.clone(), value.clone()))
+            .collect();
+        Ok(options)
+    }
+
     /// Says which value is wrong, where it comes from, and why; a secret one is not shown.
     pub fn refuse(&self, key: &str, why: &str) -> anyhow::Error {
         let secret = SETTINGS.iter().any(|s| s.key == key && s.secret);
@@ -317,23 +453,30 @@ impl Settings {
     }
 
     /// Each setting with its value, for people, and where that comes from.
-    pub fn shown(&self) -> impl Iterator<Item = (&'static str, String, String)> {
-        SETTINGS
-            .iter()
-            .map(|setting| match self.values.get(setting.key) {
+    pub fn shown(&self) -> impl Iterator<Item = (String, String, String)> {
+        SETTINGS.iter().flat_map(|setting| {
+            let key = setting.key.to_owned();
+            match self.values.get(setting.key) {
+                None if setting.is_table() && !self.policy.is_empty() => self
+                    .policy
+                    .iter()
+                    .map(|(name, (value, origin))| {
+                        (format!("{key}.{name}"), value.clone(), origin.to_string())
+                    })
+                    .collect(),
                 None => match default_data_dir() {
-                    Ok(folder) if setting.key == DATA_DIR && self.get(DATABASE_URL).is_none() => (
-                        setting.key,
-                        folder.display().to_string(),
-                        Origin::Default.to_string(),
-                    ),
-                    _ => (setting.key, "(none)".to_owned(), String::new()),
+                    Ok(folder) if setting.key == DATA_DIR && self.get(DATABASE_URL).is_none() => {
+                        let folder = folder.display().to_string();
+                        vec![(key, folder, Origin::Default.to_string())]
+                    }
+                    _ => vec![(key, "(none)".to_owned(), String::new())],
                 },
                 Some((_, origin)) if setting.secret => {
-                    (setting.key, "(hidden)".to_owned(), origin.to_string())
+                    vec![(key, "(hidden)".to_owned(), origin.to_string())]
                 }
-                Some((value, origin)) => (setting.key, value.clone(), origin.to_string()),
-            })
+                Some((value, origin)) => vec![(key, value.clone(), origin.to_string())],
+            }
+        })
     }
 }
 
@@ -353,6 +496,15 @@ fn from_file(text: &str) -> Result<Vec<(&'static Setting, String)>> {
     flatten("", &toml::Value::Table(table), &mut flat)?;
     flat.into_iter()
         .map(|(key, value)| {
+            let in_table = SETTINGS.iter().find_map(|setting| {
+                let name = key.strip_prefix(setting.key)?.strip_prefix('.')?;
+                setting
+                    .is_table()
+                    .then(|| (setting, format!("{name}={value}")))
+            });
+            if let Some(entry) = in_table {
+                return Ok(entry);
+            }
             let setting = SETTINGS
                 .iter()
                 .find(|setting| setting.key == key)
@@ -441,6 +593,41 @@ mod tests {
     }
 
     #[test]
+    fn with_nothing_configured_the_limits_are_the_librarys() {
+        let settings = resolve(&["tenure"]).unwrap();
+        assert_eq!(settings.limits().unwrap(), Limits::default());
+        let options = settings.policy_options().unwrap();
+        assert_eq!(options.profile, Profile::Strict);
+        assert!(options.settings.is_empty());
+    }
+
+    #[test]
+    fn the_policys_settings_are_added_up_and_the_last_one_of_a_key_counts() {
+        let settings = resolve(&[
+            "tenure",
+            "--policy-setting",
+            "a=1",
+            "--policy-setting=b=x=y",
+            "--policy-setting=a=2",
+            "--policy-setting=c=",
+        ])
+        .unwrap();
+        let options = settings.policy_options().unwrap();
+        let pairs: Vec<_> = options
+            .settings
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(pairs, [("a", "2"), ("b", "x=y"), ("c", "")]);
+        assert!(settings.shown().any(|row| row
+            == (
+                "policy.setting.b".to_owned(),
+                "x=y".to_owned(),
+                "--policy-setting".to_owned()
+            )));
+    }
+
+    #[test]
     fn a_flag_says_where_it_comes_from() {
         let settings = resolve(&["tenure", "--lock-session-ttl", "20s"]).unwrap();
         assert_eq!(
@@ -479,6 +666,13 @@ mod tests {
                 (POLICY_CALLS, "7".to_owned())
             ]
         );
+        assert_eq!(
+            read("[policy.setting]\nmax-ttl-ms = 5000\nnaming.characters = 'a-z'").unwrap(),
+            vec![
+                (POLICY_SETTING, "max-ttl-ms=5000".to_owned()),
+                (POLICY_SETTING, "naming.characters=a-z".to_owned())
+            ]
+        );
         for (text, complaint) in [
             (
                 "lock.sesion.ttl = '20s'",
@@ -510,6 +704,13 @@ mod tests {
             ("--database-connections", "-1"),
             ("--database-connections", "many"),
             ("--policy-calls", "0"),
+            ("--policy-cpu", "0s"),
+            ("--policy-stack", "1"),
+            ("--policy-transfer", "0"),
+            ("--policy-host-calls", "0"),
+            ("--policy-profile", "lax"),
+            ("--policy-setting", "max-ttl-ms"),
+            ("--policy-setting", "=5"),
             ("--listen", "7400"),
             ("--listen", "localhost"),
         ] {

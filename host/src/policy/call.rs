@@ -1,29 +1,67 @@
 //! One call: a store and an instance of its own, made for it and gone with it.
 
+use std::sync::Arc;
+
 use wasmtime::{Store, UpdateDeadline};
+use wasmtime_wasi::{WasiCtxView, WasiView};
+use wasmtime_wasi_config::WasiConfigVariables;
 
 use super::bindings::SessionPolicy;
 use super::bindings::tenure::registry::types::RegistryError;
 use super::capability::{StatementsCtx, StatementsView};
 use super::engine::EPOCH;
-use super::fault::classify;
+use super::fault::{Breach, classify};
 use super::limits::Meter;
+use super::log::CallLog;
 use super::record::{CallRecord, Evidence, Operation};
-use super::{Policy, PolicyFault};
+use super::wasi::{MAX_HANDLES, Wasi};
+use super::{About, Policy, PolicyFault};
 
 /// What the store of a call holds.
+///
+/// The host's functions reach what they work on through its methods, each of which so counts
+/// a call of a function. What not every policy uses is made at its first use.
 pub(super) struct CallState {
     statements: StatementsCtx,
     record: CallRecord,
     meter: Meter,
+    policy: Arc<About>,
+    log: Option<Arc<CallLog>>,
+    wasi: Option<Box<Wasi>>,
 }
 
 impl CallState {
-    pub(super) fn view(&mut self) -> StatementsView<'_> {
+    pub(super) fn statements(&mut self) -> StatementsView<'_> {
+        self.meter.host_call();
         StatementsView {
             ctx: &self.statements,
             record: &mut self.record,
         }
+    }
+
+    pub(super) fn settings(&mut self) -> &WasiConfigVariables {
+        self.meter.host_call();
+        &self.policy.variables
+    }
+
+    pub(super) fn log(&mut self) -> &CallLog {
+        self.meter.host_call();
+        let (policy, operation) = (&self.policy, self.record.operation());
+        self.log
+            .get_or_insert_with(|| Arc::new(CallLog::new(policy.clone(), operation)))
+    }
+}
+
+impl WasiView for CallState {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        self.meter.host_call();
+        let (policy, operation) = (&self.policy, self.record.operation());
+        let log = self
+            .log
+            .get_or_insert_with(|| Arc::new(CallLog::new(policy.clone(), operation)));
+        self.wasi
+            .get_or_insert_with(|| Box::new(Wasi::new(log)))
+            .view()
     }
 }
 
@@ -42,25 +80,21 @@ impl<'a> Call<'a> {
     fn new(policy: &'a Policy, statements: &StatementsCtx, operation: Operation) -> Self {
         let engine = &policy.engine.inner;
         let limits = &engine.limits;
-        let epochs = limits.cpu.as_nanos().div_ceil(EPOCH.as_nanos());
         let mut store = Store::new(
             &engine.engine,
             CallState {
                 statements: statements.clone(),
                 record: CallRecord::new(operation),
-                meter: Meter {
-                    memory: limits.memory,
-                    table_elements: limits.table_elements,
-                    epochs_used: 0,
-                    epochs: u32::try_from(epochs).unwrap_or(u32::MAX),
-                    cpu: limits.cpu,
-                },
+                meter: Meter::new(limits, policy.about.profile, EPOCH),
+                policy: policy.about.clone(),
+                log: None,
+                wasi: None,
             },
         );
         store.limiter(|state| &mut state.meter);
         store.set_hostcall_fuel(limits.transfer);
-        // The world has no resources, so there is nothing to have a handle of.
-        store.set_max_component_handles(0);
+        // The contract has no resources. WASI does.
+        store.set_max_component_handles(MAX_HANDLES);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|mut store| {
             store.data_mut().meter.epoch()?;
@@ -165,11 +199,14 @@ impl<'a> Call<'a> {
 
     fn end<T>(self, outcome: wasmtime::Result<Result<T, RegistryError>>) -> Ended<T> {
         let limits = &self.policy.engine.inner.limits;
-        let record = self.store.into_data().record;
-        let outcome = match record.violation() {
+        let CallState { record, meter, .. } = self.store.into_data();
+        let outcome = match (record.violation(), meter.within_host_calls()) {
             // Whatever became of the trap on its way through the policy.
-            Some(what) => Err(PolicyFault::Violation(what.to_owned())),
-            None => outcome.map_err(|error| classify(&error, limits.stack, limits.transfer)),
+            (Some(what), _) => Err(PolicyFault::Violation(what.to_owned())),
+            (None, Err(Breach(fault))) => Err(fault),
+            (None, Ok(())) => {
+                outcome.map_err(|error| classify(&error, limits.stack, limits.transfer))
+            }
         };
         (outcome, record.into_evidence())
     }

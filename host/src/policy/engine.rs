@@ -11,18 +11,14 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 
 use super::call::CallState;
 use super::capability::add_to_linker;
+use super::extras;
 use super::limits::Limits;
+use super::profile::Profile;
 use crate::Error;
 
 /// How long an epoch lasts, which is how finely processor time is told apart. Longer than
 /// what a call takes by three orders of magnitude, shorter than anyone would wait.
 pub(super) const EPOCH: Duration = Duration::from_millis(10);
-
-/// Memories, tables and core instances that one component may have. `wit-component` makes
-/// of one module: a memory, two tables and a few core instances, for the shims.
-const MEMORIES: u32 = 1;
-const TABLES: u32 = 2;
-const CORE_INSTANCES: u32 = 8;
 
 /// Bytes of each memory that stay mapped, and are cleared by hand, when an instance ends.
 /// The default policy fits and so costs no system call and no page fault; each byte more
@@ -39,9 +35,28 @@ pub enum LoadError {
     #[error("this is precompiled code; a policy has to be a WebAssembly component (.wasm)")]
     Precompiled,
     /// The bytes are no component that fits the engine: no WebAssembly, a core module, or a
-    /// component that wants more memory or tables than the limits allow.
+    /// component that wants more than any profile has.
     #[error("this is no component that can be run here: {0}")]
     NotAComponent(String),
+    /// The component needs more room than its profile may have, as far as that is known
+    /// before it runs.
+    #[error(
+        "the component needs {needs}; the profile {allowed}, which is allowed, has {room}{}",
+        match .fits {
+            Some(profile) => format!("; the profile {profile} would do"),
+            None => "; no profile has so much".to_owned(),
+        }
+    )]
+    TooLarge {
+        /// What it needs, for people.
+        needs: String,
+        /// The largest profile that is allowed.
+        allowed: Profile,
+        /// What that has, for people.
+        room: String,
+        /// The profile that would do, if there is one.
+        fits: Option<Profile>,
+    },
     /// The component imports what a policy does not get, or does not export the registry.
     #[error("the component does not fit the world tenure:registry/session-policy: {0}")]
     DoesNotFit(String),
@@ -82,7 +97,8 @@ impl PolicyEngine {
         let set_up = |error: wasmtime::Error| LoadError::Engine(format!("{error:#}"));
         let engine = Engine::new(&config(&limits)).map_err(set_up)?;
         let mut linker = Linker::new(&engine);
-        add_to_linker(&mut linker, CallState::view).map_err(set_up)?;
+        add_to_linker(&mut linker, CallState::statements).map_err(set_up)?;
+        extras::add_to_linker(&mut linker).map_err(set_up)?;
         let inner = Arc::new(Inner {
             engine,
             linker,
@@ -138,19 +154,34 @@ fn count_epochs(inner: &Weak<Inner>) {
     }
 }
 
+/// One pool for the policies of all profiles, so that a swap from one to another changes
+/// nothing but the policy. What the larger profile costs one that does not use it is address
+/// space: a slot for a memory takes 4 GiB of it, be it for 32 pages or for 256, so three
+/// memories a call are 12 TiB for 1024 calls, of the 128 TiB that a process has on the usual
+/// machines. Pages that no policy has touched take no memory, and the time of a call does
+/// not depend on how many slots there are. A second pool would save the address space where
+/// no interpreted policy is loaded, and would need calls in flight of its own.
 fn config(limits: &Limits) -> Config {
     let instances = limits.calls_in_flight;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
-        .total_memories(instances * MEMORIES)
-        .total_tables(instances * TABLES)
-        .total_core_instances(instances * CORE_INSTANCES)
+        .total_memories(instances.saturating_mul(limits.memories))
+        .total_tables(instances.saturating_mul(limits.tables))
+        .total_core_instances(instances.saturating_mul(limits.core_instances))
         .total_stacks(instances)
-        .max_memories_per_component(MEMORIES)
-        .max_tables_per_component(TABLES)
-        .max_core_instances_per_component(CORE_INSTANCES)
-        .max_memory_size(limits.memory)
-        .table_elements(limits.table_elements)
+        .max_memories_per_component(limits.memories)
+        .max_tables_per_component(limits.tables)
+        .max_core_instances_per_component(limits.core_instances)
+        .max_memories_per_module(limits.memories)
+        .max_tables_per_module(limits.tables)
+        // The most of any profile. The profile's own bounds are the meter's.
+        .max_memory_size(limits.strict.memory.max(limits.interpreted.memory))
+        .table_elements(
+            limits
+                .strict
+                .table_elements
+                .max(limits.interpreted.table_elements),
+        )
         // Every slot that was used once is kept for the next call.
         .max_unused_warm_slots(instances)
         .linear_memory_keep_resident(KEEP_RESIDENT)

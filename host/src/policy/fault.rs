@@ -30,6 +30,9 @@ pub enum PolicyFault {
     /// It recursed until its stack was full. The size is in bytes.
     #[error("it used more than {0} bytes of stack")]
     StackLimit(usize),
+    /// It called the host's functions more often than this.
+    #[error("it made more than {0} calls of the host's functions")]
+    HostCallLimit(u32),
     /// It passed more than this across its boundary in one call of a function, in bytes.
     #[error("it passed more than {0} bytes to the host at once")]
     TransferLimit(usize),

@@ -7,12 +7,17 @@ mod call;
 mod capability;
 mod counters;
 mod engine;
+mod extras;
 mod fault;
 mod limits;
+mod log;
 mod metadata;
+mod profile;
 mod record;
 mod slot;
+mod wasi;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,6 +25,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
+use wasmtime_wasi_config::WasiConfigVariables;
 
 pub(crate) use audit::{Judgement, close_session, heartbeat, locks_of, open_session};
 pub(crate) use call::Call;
@@ -28,7 +34,8 @@ pub use capability::{StatementsCtx, StatementsView, add_to_linker};
 pub use counters::PolicyCounts;
 pub use engine::{LoadError, PolicyEngine};
 pub use fault::PolicyFault;
-pub use limits::Limits;
+pub use limits::{Limits, Room};
+pub use profile::Profile;
 pub use record::{CallRecord, Operation};
 pub use slot::PolicySlot;
 
@@ -36,9 +43,26 @@ use crate::Error;
 use bindings::SessionPolicyPre;
 use call::CallState;
 use counters::Counters;
+use log::Rate;
+use profile::Needs;
 
 /// The default policy, `guest/lifecycle`, as a component.
 pub const LIFECYCLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lifecycle.wasm"));
+
+/// A policy's settings, by their keys. It reads them as `wasi:config/store`; what they mean
+/// is its own affair, and so is one that it does not know.
+pub type PolicySettings = BTreeMap<String, String>;
+
+/// What a policy is loaded with.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct PolicyOptions {
+    /// Its settings, which stay the same for as long as it is in charge: with other
+    /// settings it is another policy, to be loaded anew.
+    pub settings: PolicySettings,
+    /// The largest profile that it may have.
+    pub profile: Profile,
+}
 
 /// A policy that has been loaded: compiled, linked, ready to be called. Cloning it shares
 /// it.
@@ -49,6 +73,7 @@ pub struct Policy {
     about: Arc<About>,
 }
 
+/// What all calls of a policy share.
 struct About {
     name: String,
     version: Option<String>,
@@ -57,20 +82,38 @@ struct About {
     imports: Vec<String>,
     exports: Vec<String>,
     counters: Arc<Counters>,
+    profile: Profile,
+    settings: PolicySettings,
+    /// The settings, as the policy gets them.
+    variables: WasiConfigVariables,
+    log_rate: Rate,
 }
 
 impl Policy {
+    /// Loads a component without settings, in the profile [`Strict`](Profile::Strict). See
+    /// [`load_with`](Self::load_with).
+    pub fn load(engine: &PolicyEngine, component: &[u8]) -> Result<Self, LoadError> {
+        Self::load_with(engine, component, &PolicyOptions::default())
+    }
+
     /// Loads a component. Compiles it, which takes some 15 ms for one written in Rust and
     /// blocks the thread meanwhile.
     ///
     /// Fails with a [`LoadError`] that says what does not fit; nothing of it has run then.
-    pub fn load(engine: &PolicyEngine, component: &[u8]) -> Result<Self, LoadError> {
+    pub fn load_with(
+        engine: &PolicyEngine,
+        component: &[u8],
+        options: &PolicyOptions,
+    ) -> Result<Self, LoadError> {
         if Engine::detect_precompiled(component).is_some() {
             return Err(LoadError::Precompiled);
         }
         let inner = &engine.inner;
         let compiled = Component::from_binary(&inner.engine, component)
             .map_err(|error| LoadError::NotAComponent(format!("{error:#}")))?;
+        let profile = Needs::of(component, &compiled)
+            .ok_or_else(|| LoadError::DoesNotFit("it imports a core module".to_owned()))?
+            .profile(&inner.limits, options.profile)?;
         let pre = inner
             .linker
             .instantiate_pre(&compiled)
@@ -92,6 +135,14 @@ impl Policy {
                 imports: names(ty.imports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
                 exports: names(ty.exports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
                 counters: Arc::default(),
+                profile,
+                settings: options.settings.clone(),
+                variables: options
+                    .settings
+                    .iter()
+                    .map(|(key, value)| (key.as_str(), value.as_str()))
+                    .collect(),
+                log_rate: Rate::default(),
             }),
         })
     }
@@ -136,6 +187,18 @@ impl Policy {
     #[must_use]
     pub fn exports(&self) -> &[String] {
         &self.about.exports
+    }
+
+    /// The profile that it was given.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        self.about.profile
+    }
+
+    /// The settings that it was loaded with.
+    #[must_use]
+    pub fn settings(&self) -> &PolicySettings {
+        &self.about.settings
     }
 
     /// How its calls have ended since it was loaded.

@@ -135,6 +135,11 @@ impl CallRecord {
         Err(denied)
     }
 
+    /// The name of the operation that was asked for.
+    pub(crate) fn operation(&self) -> &'static str {
+        self.operation.name()
+    }
+
     pub(crate) fn keep(&mut self, evidence: Evidence) {
         self.evidence = evidence;
     }

@@ -1,0 +1,68 @@
+//! What a call of a policy costs beside the database: heartbeats on statements that answer
+//! at once. `cargo bench -p tenure --bench policy_call [-- FILE.wasm]`
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, fs};
+
+use async_trait::async_trait;
+use tenure::policy::LIFECYCLE;
+use tenure::postgres::{Statements, StoreError};
+use tenure::{Limits, Policy, PolicyEngine, SessionRegistry};
+use uuid::Uuid;
+
+struct AtOnce;
+
+#[async_trait]
+impl Statements for AtOnce {
+    async fn open_session(&self, _: Uuid, _: &str, _: i64) -> Result<SystemTime, StoreError> {
+        Ok(SystemTime::UNIX_EPOCH)
+    }
+
+    async fn heartbeat(&self, _: Uuid, _: i64) -> Result<Option<SystemTime>, StoreError> {
+        Ok(Some(SystemTime::UNIX_EPOCH))
+    }
+
+    async fn close_session(&self, _: Uuid) -> Result<Option<u32>, StoreError> {
+        Ok(Some(0))
+    }
+
+    async fn locks_of(&self, _: Uuid) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+const CALLS: u32 = 20_000;
+const ROUNDS: usize = 11;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    // cargo passes `--bench`.
+    let file = env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    let component = match file {
+        Some(path) => fs::read(path).unwrap(),
+        None => LIFECYCLE.to_vec(),
+    };
+    let engine = PolicyEngine::new(Limits::default()).unwrap();
+    let policy = Policy::load(&engine, &component).unwrap();
+    let registry = SessionRegistry::new(policy, Arc::new(AtOnce));
+    let session = Uuid::new_v4().to_string();
+    let ttl = Duration::from_secs(15);
+
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let began = Instant::now();
+        for _ in 0..CALLS {
+            assert!(registry.heartbeat(&session, ttl).await.unwrap().is_alive());
+        }
+        rounds.push(began.elapsed() / CALLS);
+    }
+    rounds.sort();
+    println!(
+        "{} a call (median; fastest {:?})",
+        format_args!("{:?}", rounds[ROUNDS / 2]),
+        rounds[0]
+    );
+}
