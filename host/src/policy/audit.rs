@@ -105,7 +105,7 @@ pub(crate) fn open_session(
         (Ok(_), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("returned a session although opening it had failed"),
         (Err(error), Ok(_)) => Judgement::fail(policy_error(error, None)).closing(),
-        (Err(error), Err(fault)) => Judgement::fail(policy_error(error, Some(fault))),
+        (Err(error), Err(fault)) => erred(error, Some(fault)),
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn heartbeat(verdict: Verdict<bool>, evidence: &Evidence) -> Judgemen
             .closing(),
         (Ok(false), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("called a session dead although the heartbeat had failed"),
-        (Err(error), outcome) => Judgement::fail(policy_error(error, outcome.as_ref().err())),
+        (Err(error), outcome) => erred(error, outcome.as_ref().err()),
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn close_session(verdict: Verdict<u32>, evidence: &Evidence) -> Judge
         (Ok(_), Ok(_)) => Judgement::violation("invented a number of released locks"),
         (Ok(_), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("called a session closed although closing it had failed"),
-        (Err(error), outcome) => Judgement::fail(policy_error(error, outcome.as_ref().err())),
+        (Err(error), outcome) => erred(error, outcome.as_ref().err()),
     }
 }
 
@@ -181,12 +181,27 @@ pub(crate) fn locks_of(
         (Ok(_), Ok(_)) => Judgement::violation("invented a list of locks"),
         (Ok(_), Err(fault)) => Judgement::fail(fault.clone().into())
             .blamed_on("listed locks although reading them had failed"),
-        (Err(error), outcome) => Judgement::fail(policy_error(error, outcome.as_ref().err())),
+        (Err(error), outcome) => erred(error, outcome.as_ref().err()),
     }
 }
 
 fn lease(expires_at: std::time::SystemTime, ttl: Duration) -> Lease {
     Lease { expires_at, ttl }
+}
+
+/// An error: with a fault of the statement it has to be that one, in the contract's words.
+fn erred<T>(error: RegistryError, fault: Option<&StoreError>) -> Judgement<T> {
+    let same = match (&error, fault) {
+        (RegistryError::Contention(_), Some(fault)) => matches!(fault, StoreError::Contention(_)),
+        (RegistryError::Store(_), Some(fault)) => !matches!(fault, StoreError::Contention(_)),
+        (_, fault) => fault.is_none(),
+    };
+    let judgement = Judgement::fail(policy_error(error, fault));
+    if same {
+        judgement
+    } else {
+        judgement.blamed_on("turned a fault of the database into another error")
+    }
 }
 
 /// The error that the policy returned; where the statement had a fault it is that fault,

@@ -5,4 +5,5 @@ wasmtime::component::bindgen!({
     world: "session-policy",
     imports: { default: async | trappable },
     exports: { default: async },
+    include_component_type: true,
 });

@@ -9,6 +9,7 @@ use super::engine::EPOCH;
 use super::fault::classify;
 use super::limits::Meter;
 use super::record::{CallRecord, Evidence, Operation};
+use super::usage::Usage;
 use super::{Policy, PolicyFault};
 
 /// What the store of a call holds.
@@ -50,6 +51,7 @@ impl<'a> Call<'a> {
                 record: CallRecord::new(operation),
                 meter: Meter {
                     memory: limits.memory,
+                    memory_used: 0,
                     table_elements: limits.table_elements,
                     epochs_used: 0,
                     epochs: u32::try_from(epochs).unwrap_or(u32::MAX),
@@ -61,12 +63,20 @@ impl<'a> Call<'a> {
         store.set_hostcall_fuel(limits.transfer);
         // The world has no resources, so there is nothing to have a handle of.
         store.set_max_component_handles(0);
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(|mut store| {
-            store.data_mut().meter.epoch()?;
-            // A policy that computes for long lets others have the thread in between.
-            Ok(UpdateDeadline::Yield(1))
-        });
+        match &engine.usage {
+            Some(usage) => store
+                .set_fuel(usage.fuel())
+                .expect("a measuring engine counts fuel"),
+            None => {
+                store.set_epoch_deadline(1);
+                store.epoch_deadline_callback(|mut store| {
+                    store.data_mut().meter.epoch()?;
+                    // A policy that computes for long lets others have the thread in
+                    // between.
+                    Ok(UpdateDeadline::Yield(1))
+                });
+            }
+        }
         Self { policy, store }
     }
 
@@ -164,12 +174,19 @@ impl<'a> Call<'a> {
     }
 
     fn end<T>(self, outcome: wasmtime::Result<Result<T, RegistryError>>) -> Ended<T> {
-        let limits = &self.policy.engine.inner.limits;
+        let engine = &self.policy.engine.inner;
+        let limits = &engine.limits;
+        let fuel = engine.usage.as_ref().map_or(0, Usage::fuel);
+        if let Some(usage) = &engine.usage {
+            let left = self.store.get_fuel().unwrap_or(0);
+            let CallState { record, meter, .. } = self.store.data();
+            usage.keep(record.operation().name(), left, meter.memory_used);
+        }
         let record = self.store.into_data().record;
         let outcome = match record.violation() {
             // Whatever became of the trap on its way through the policy.
             Some(what) => Err(PolicyFault::Violation(what.to_owned())),
-            None => outcome.map_err(|error| classify(&error, limits.stack, limits.transfer)),
+            None => outcome.map_err(|error| classify(&error, limits.stack, limits.transfer, fuel)),
         };
         (outcome, record.into_evidence())
     }

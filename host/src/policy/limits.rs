@@ -52,6 +52,8 @@ impl Default for Limits {
 #[derive(Debug)]
 pub(super) struct Meter {
     pub(super) memory: usize,
+    /// The largest size that the memory has had.
+    pub(super) memory_used: usize,
     pub(super) table_elements: usize,
     /// Epochs that have begun while the policy was computing.
     pub(super) epochs_used: u32,
@@ -83,6 +85,7 @@ impl ResourceLimiter for Meter {
             // and its panic would hide the reason.
             return Err(Breach(PolicyFault::MemoryLimit(self.memory)).into());
         }
+        self.memory_used = self.memory_used.max(desired);
         Ok(true)
     }
 

@@ -5,14 +5,17 @@ mod audit;
 mod bindings;
 mod call;
 mod capability;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod engine;
 mod fault;
 mod limits;
 mod metadata;
 mod record;
+mod usage;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
@@ -28,6 +31,7 @@ pub use engine::{LoadError, PolicyEngine};
 pub use fault::PolicyFault;
 pub use limits::Limits;
 pub use record::{CallRecord, Operation};
+pub use usage::Used;
 
 use bindings::SessionPolicyPre;
 use call::CallState;
@@ -52,6 +56,7 @@ struct About {
     imports: Vec<String>,
     exports: Vec<String>,
     violations: AtomicU64,
+    last_violation: Mutex<Option<String>>,
 }
 
 impl Policy {
@@ -87,6 +92,7 @@ impl Policy {
                 imports: names(ty.imports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
                 exports: names(ty.exports(&inner.engine).map(|(n, i)| (n, i.ty)).collect()),
                 violations: AtomicU64::new(0),
+                last_violation: Mutex::new(None),
             }),
         })
     }
@@ -140,9 +146,24 @@ impl Policy {
         self.about.violations.load(Ordering::Relaxed)
     }
 
+    /// The latest of these: what it did.
+    #[must_use]
+    pub fn last_violation(&self) -> Option<String> {
+        self.about
+            .last_violation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// Counts a violation and logs it.
     pub(crate) fn violated(&self, what: &str) {
         self.about.violations.fetch_add(1, Ordering::Relaxed);
+        *self
+            .about
+            .last_violation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
         tracing::error!(
             policy = self.name(),
             sha256 = self.sha256(),

@@ -100,6 +100,12 @@ impl CallRecord {
         }
     }
 
+    /// What was asked for.
+    #[must_use]
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
     /// What the policy tried to do and may not, if it did. The call it happened in has
     /// trapped, and its answer, if any, must not be used.
     #[must_use]
