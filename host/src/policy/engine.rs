@@ -123,7 +123,11 @@ impl PolicyEngine {
     /// Empty unless the engine [measures](Self::measuring).
     #[must_use]
     pub fn used(&self) -> BTreeMap<&'static str, Used> {
-        self.inner.usage.as_ref().map(Usage::all).unwrap_or_default()
+        self.inner
+            .usage
+            .as_ref()
+            .map(Usage::all)
+            .unwrap_or_default()
     }
 
     /// What its calls may use.

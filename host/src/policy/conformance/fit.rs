@@ -197,8 +197,7 @@ fn different(
     function: &Function,
     interface: &str,
 ) {
-    let (contract_has, component_has) =
-        (signature(host, contract), signature(component, function));
+    let (contract_has, component_has) = (signature(host, contract), signature(component, function));
     if contract_has != component_has {
         found.push(format!(
             "its {} of {interface} is {component_has}; the contract has {contract_has}",

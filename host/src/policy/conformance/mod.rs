@@ -45,9 +45,7 @@ pub use inspection::{Inspection, NotAComponent};
 pub use model::Model;
 pub use player::{Observed, Player, Surroundings};
 pub use report::{Checked, Failure, Report, Stricter, Verdict};
-pub use scenario::{
-    Action, Hold, Keys, NamedTtl, Outcome, Scenario, Step, Text, Ttl, scenarios,
-};
+pub use scenario::{Action, Hold, Keys, NamedTtl, Outcome, Scenario, Step, Text, Ttl, scenarios};
 pub use stage::{Fault, When};
 
 use super::{Limits, Policy, PolicyEngine};
@@ -185,20 +183,20 @@ fn load(settings: &Settings, component: &[u8], checks: &mut Vec<Checked>) -> Opt
 
 async fn run(settings: &Settings, policy: &Policy, checks: &mut Vec<Checked>) {
     for scenario in scenarios() {
-        let verdict = play(policy, Arc::new(Model::default()), &settings.owner, &scenario).await;
+        let verdict = play(
+            policy,
+            Arc::new(Model::default()),
+            &settings.owner,
+            &scenario,
+        )
+        .await;
         checks.push(Checked {
             name: scenario.name,
             why: scenario.why,
             verdict,
         });
     }
-    let verdict = history::check(
-        policy,
-        &settings.owner,
-        settings.seed,
-        settings.operations,
-    )
-    .await;
+    let verdict = history::check(policy, &settings.owner, settings.seed, settings.operations).await;
     checks.push(Checked {
         name: format!(
             "{} random operations from seed {}",

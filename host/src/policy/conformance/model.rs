@@ -192,7 +192,10 @@ impl Surroundings for Model {
     async fn reap(&self) -> usize {
         let mut state = self.state();
         let now = state.now;
-        let lapsed = state.sessions.iter().filter(|(_, row)| row.expires_at <= now);
+        let lapsed = state
+            .sessions
+            .iter()
+            .filter(|(_, row)| row.expires_at <= now);
         let lapsed: Vec<_> = lapsed.map(|(id, _)| *id).collect();
         for id in &lapsed {
             state.delete(*id);

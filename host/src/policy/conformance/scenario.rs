@@ -345,7 +345,10 @@ impl fmt::Display for Step {
             }
             Action::Advance { ms } => write!(f, "waiting for {ms} ms")?,
             Action::AdvanceToEnd { session, before_ms } => {
-                write!(f, "waiting until {before_ms} ms before the end of {session}")?;
+                write!(
+                    f,
+                    "waiting until {before_ms} ms before the end of {session}"
+                )?;
             }
             Action::Reap => f.write_str("reaping")?,
         }

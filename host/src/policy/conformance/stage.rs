@@ -133,9 +133,7 @@ impl Stage {
             Some(Fault::Rejected) => Err(StoreError::Rejected(
                 "the row violates a check constraint".to_owned(),
             )),
-            Some(Fault::Other) => Err(StoreError::Other(
-                "No space left on device. ".repeat(100),
-            )),
+            Some(Fault::Other) => Err(StoreError::Other("No space left on device. ".repeat(100))),
         };
         wait(&mut barrier, When::After).await;
         outcome
