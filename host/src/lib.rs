@@ -50,6 +50,8 @@ mod lock;
 pub mod policy;
 pub mod postgres;
 mod registry;
+#[cfg(feature = "rollout")]
+pub mod rollout;
 mod session;
 
 pub use error::Error;

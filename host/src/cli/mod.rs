@@ -42,11 +42,12 @@ fn command() -> Command {
 }
 
 /// Parses the command line and runs the subcommand. Exit status: 0, or 1 after an error,
-/// which standard error explains, or 2 where the command line is wrong.
+/// which standard error explains, or 2 where the command line is wrong. `tenure policy` says
+/// more by it: see its subcommands.
 pub fn main() -> ExitCode {
     let matches = command().get_matches();
     match run(&matches) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             // Not `eprintln!`, which panics where nobody reads.
             let _ = writeln!(io::stderr(), "tenure: {error:#}");
@@ -69,12 +70,13 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-fn run(matches: &ArgMatches) -> Result<()> {
+fn run(matches: &ArgMatches) -> Result<ExitCode> {
     match matches.subcommand() {
-        Some(("serve", matches)) => serve::run(&Settings::resolve(matches)?),
-        Some(("migrate", matches)) => migrate::run(&Settings::resolve(matches)?),
-        Some(("config", matches)) => config::run(&Settings::resolve(matches)?),
-        Some(("policy", matches)) => policy::run(matches),
+        Some(("serve", matches)) => serve::run(&Settings::resolve(matches)?)?,
+        Some(("migrate", matches)) => migrate::run(&Settings::resolve(matches)?)?,
+        Some(("config", matches)) => config::run(&Settings::resolve(matches)?)?,
+        Some(("policy", matches)) => return policy::run(matches),
         _ => unreachable!("clap asks for a subcommand"),
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,8 @@ use tokio::time::timeout;
 use super::log;
 use super::print;
 use super::settings::{
-    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, REAPER_INTERVAL, SESSION_TTL, Settings, arguments,
+    AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, REAPER_INTERVAL, SESSION_TTL,
+    Settings, arguments,
 };
 use super::store::Store;
 

@@ -58,12 +58,18 @@ impl<T> Judgement<T> {
     /// The policy returned an error. Where the statement had a fault it is that fault, which
     /// the policy can neither change nor hide; and it cannot undo a statement by a refusal.
     fn error<O>(error: RegistryError, outcome: &Result<O, StoreError>) -> Self {
-        match (error, outcome) {
-            (_, Err(fault)) => Self::fail(fault.clone().into()),
+        let told = |fault: &StoreError| match fault {
+            StoreError::Contention(_) => matches!(error, RegistryError::Contention(_)),
+            _ => matches!(error, RegistryError::Store(_)),
+        };
+        match (&error, outcome) {
+            (_, Err(fault)) if told(fault) => Self::fail(fault.clone().into()),
+            (_, Err(fault)) => Self::fail(fault.clone().into())
+                .blamed_on("turned a fault of the database into another error"),
             (RegistryError::InvalidArgument(_) | RegistryError::Refused(_), Ok(_)) => {
                 Self::violation("refused a call after its statement had run")
             }
-            (error, Ok(_)) => Self::fail(own_error(error)),
+            (_, Ok(_)) => Self::fail(own_error(error)),
         }
     }
 

@@ -5,6 +5,7 @@ wasmtime::component::bindgen!({
     world: "session-policy",
     imports: { default: async | trappable },
     exports: { default: async },
+    include_component_type: true,
 });
 
 /// Of the interfaces that a policy may import beside the contract, the one that has no crate.

@@ -14,6 +14,7 @@ use super::fault::{Breach, classify};
 use super::limits::Meter;
 use super::log::CallLog;
 use super::record::{CallRecord, Evidence, Operation};
+use super::usage::Usage;
 use super::wasi::{MAX_HANDLES, Wasi};
 use super::{About, Policy, PolicyFault};
 
@@ -46,7 +47,7 @@ impl CallState {
 
     pub(super) fn log(&mut self) -> &CallLog {
         self.meter.host_call();
-        let (policy, operation) = (&self.policy, self.record.operation());
+        let (policy, operation) = (&self.policy, self.record.operation().name());
         self.log
             .get_or_insert_with(|| Arc::new(CallLog::new(policy.clone(), operation)))
     }
@@ -55,7 +56,7 @@ impl CallState {
 impl WasiView for CallState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         self.meter.host_call();
-        let (policy, operation) = (&self.policy, self.record.operation());
+        let (policy, operation) = (&self.policy, self.record.operation().name());
         let log = self
             .log
             .get_or_insert_with(|| Arc::new(CallLog::new(policy.clone(), operation)));
@@ -95,12 +96,20 @@ impl<'a> Call<'a> {
         store.set_hostcall_fuel(limits.transfer);
         // The contract has no resources. WASI does.
         store.set_max_component_handles(MAX_HANDLES);
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(|mut store| {
-            store.data_mut().meter.epoch()?;
-            // A policy that computes for long lets others have the thread in between.
-            Ok(UpdateDeadline::Yield(1))
-        });
+        match &engine.usage {
+            Some(usage) => store
+                .set_fuel(usage.fuel())
+                .expect("a measuring engine counts fuel"),
+            None => {
+                store.set_epoch_deadline(1);
+                store.epoch_deadline_callback(|mut store| {
+                    store.data_mut().meter.epoch()?;
+                    // A policy that computes for long lets others have the thread in
+                    // between.
+                    Ok(UpdateDeadline::Yield(1))
+                });
+            }
+        }
         Self { policy, store }
     }
 
@@ -198,14 +207,21 @@ impl<'a> Call<'a> {
     }
 
     fn end<T>(self, outcome: wasmtime::Result<Result<T, RegistryError>>) -> Ended<T> {
-        let limits = &self.policy.engine.inner.limits;
+        let engine = &self.policy.engine.inner;
+        let limits = &engine.limits;
+        let fuel = engine.usage.as_ref().map_or(0, Usage::fuel);
+        if let Some(usage) = &engine.usage {
+            let left = self.store.get_fuel().unwrap_or(0);
+            let CallState { record, meter, .. } = self.store.data();
+            usage.keep(record.operation().name(), left, meter.memory_used());
+        }
         let CallState { record, meter, .. } = self.store.into_data();
         let outcome = match (record.violation(), meter.within_host_calls()) {
             // Whatever became of the trap on its way through the policy.
             (Some(what), _) => Err(PolicyFault::Violation(what.to_owned())),
             (None, Err(Breach(fault))) => Err(fault),
             (None, Ok(())) => {
-                outcome.map_err(|error| classify(&error, limits.stack, limits.transfer))
+                outcome.map_err(|error| classify(&error, limits.stack, limits.transfer, fuel))
             }
         };
         (outcome, record.into_evidence())

@@ -1,6 +1,7 @@
 //! What a policy has done since it was loaded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -15,6 +16,7 @@ pub(crate) struct Counters {
     violations: AtomicU64,
     traps: AtomicU64,
     time_outs: AtomicU64,
+    last_violation: Mutex<Option<String>>,
     /// Wakes whoever watches for violations and traps.
     misbehaved: Notify,
 }
@@ -47,19 +49,34 @@ impl Counters {
 
     pub(super) fn misbehaved(&self, fault: &PolicyFault) {
         let counter = match fault {
-            PolicyFault::Violation(_) => &self.violations,
+            PolicyFault::Violation(what) => {
+                *self
+                    .last_violation
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(what.clone());
+                &self.violations
+            }
             _ => &self.traps,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.misbehaved.notify_one();
     }
 
+    pub(super) fn last_violation(&self) -> Option<String> {
+        self.last_violation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// Violations and traps.
+    #[cfg(feature = "rollout")]
     pub(crate) fn failures(&self) -> u64 {
         self.violations.load(Ordering::Relaxed) + self.traps.load(Ordering::Relaxed)
     }
 
     /// Resolves when it has misbehaved, be it before this was asked.
+    #[cfg(feature = "rollout")]
     pub(crate) async fn until_it_misbehaves(&self) {
         self.misbehaved.notified().await;
     }

@@ -1,5 +1,6 @@
 //! The engine that runs policies: one for the whole process.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::capability::add_to_linker;
 use super::extras;
 use super::limits::Limits;
 use super::profile::Profile;
+use super::usage::{Usage, Used};
 use crate::Error;
 
 /// How long an epoch lasts, which is how finely processor time is told apart. Longer than
@@ -76,6 +78,8 @@ pub(super) struct Inner {
     pub(super) engine: Engine,
     pub(super) linker: Linker<CallState>,
     pub(super) limits: Limits,
+    /// Where it measures: what calls have used.
+    pub(super) usage: Option<Usage>,
     /// Stands before the pool of instances, which answers with an error when it is full.
     pub(super) slots: Semaphore,
 }
@@ -94,8 +98,30 @@ impl PolicyEngine {
     ///
     /// [`LoadError::Engine`] where the machine cannot give what the limits need.
     pub fn new(limits: Limits) -> Result<Self, LoadError> {
+        let engine = Self::build(limits, None)?;
+        let ticking = Arc::downgrade(&engine.inner);
+        // A thread rather than a task: a runtime that is blocked would stop the clock.
+        thread::Builder::new()
+            .name("tenure-epochs".to_owned())
+            .spawn(move || count_epochs(&ticking))
+            .map_err(|error| LoadError::Engine(error.to_string()))?;
+        Ok(engine)
+    }
+
+    /// An engine for looking at policies, not for serving: it bounds a call by `fuel`, which
+    /// is the same on every machine, in place of [`Limits::cpu`], and keeps what calls have
+    /// [used](Self::used).
+    pub fn measuring(limits: Limits, fuel: u64) -> Result<Self, LoadError> {
+        Self::build(limits, Some(Usage::new(fuel)))
+    }
+
+    fn build(limits: Limits, usage: Option<Usage>) -> Result<Self, LoadError> {
         let set_up = |error: wasmtime::Error| LoadError::Engine(format!("{error:#}"));
-        let engine = Engine::new(&config(&limits)).map_err(set_up)?;
+        let mut config = config(&limits);
+        config
+            .epoch_interruption(usage.is_none())
+            .consume_fuel(usage.is_some());
+        let engine = Engine::new(&config).map_err(set_up)?;
         let mut linker = Linker::new(&engine);
         add_to_linker(&mut linker, CallState::statements).map_err(set_up)?;
         extras::add_to_linker(&mut linker).map_err(set_up)?;
@@ -104,14 +130,20 @@ impl PolicyEngine {
             linker,
             slots: Semaphore::new(limits.calls_in_flight as usize),
             limits,
+            usage,
         });
-        let ticking = Arc::downgrade(&inner);
-        // A thread rather than a task: a runtime that is blocked would stop the clock.
-        thread::Builder::new()
-            .name("tenure-epochs".to_owned())
-            .spawn(move || count_epochs(&ticking))
-            .map_err(|error| LoadError::Engine(error.to_string()))?;
         Ok(Self { inner })
+    }
+
+    /// The most that calls of each operation have used so far, by the operation's name.
+    /// Empty unless the engine [measures](Self::measuring).
+    #[must_use]
+    pub fn used(&self) -> BTreeMap<&'static str, Used> {
+        self.inner
+            .usage
+            .as_ref()
+            .map(Usage::all)
+            .unwrap_or_default()
     }
 
     /// What its calls may use.
@@ -190,7 +222,6 @@ fn config(limits: &Limits) -> Config {
     let mut config = Config::new();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-        .epoch_interruption(true)
         .max_wasm_stack(limits.stack)
         // What is left beside the policy's own is for host functions, down to the
         // database driver.

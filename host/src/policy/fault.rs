@@ -21,6 +21,10 @@ pub enum PolicyFault {
     /// count.
     #[error("it used more than {} ms of processor time", .0.as_millis())]
     CpuLimit(Duration),
+    /// It needed more fuel than this, roughly a unit for each instruction. Only a
+    /// [measuring engine](super::PolicyEngine::measuring) counts in fuel.
+    #[error("it used more than {0} units of fuel")]
+    FuelLimit(u64),
     /// It wanted more memory than this, in bytes.
     #[error("it wanted more than {0} bytes of memory")]
     MemoryLimit(usize),
@@ -46,12 +50,18 @@ pub(super) struct Breach(pub(super) PolicyFault);
 /// wasmtime keeps the type of this error to itself; a test holds the text against it.
 const TRANSFER_EXHAUSTED: &str = "fuel allocated for hostcalls has been exhausted";
 
-pub(super) fn classify(error: &wasmtime::Error, stack: usize, transfer: usize) -> PolicyFault {
+pub(super) fn classify(
+    error: &wasmtime::Error,
+    stack: usize,
+    transfer: usize,
+    fuel: u64,
+) -> PolicyFault {
     if let Some(Breach(fault)) = error.downcast_ref() {
         return fault.clone();
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => PolicyFault::StackLimit(stack),
+        Some(Trap::OutOfFuel) => PolicyFault::FuelLimit(fuel),
         Some(trap) => PolicyFault::Trap(trap.to_string()),
         None => {
             let text = error.root_cause().to_string();

@@ -116,6 +116,8 @@ impl fmt::Display for Room {
 #[derive(Debug)]
 pub(super) struct Meter {
     memory: usize,
+    /// The largest size that a memory has had.
+    memory_used: usize,
     table_elements: usize,
     /// Epochs that have begun while the policy was computing.
     epochs_used: u32,
@@ -131,6 +133,7 @@ impl Meter {
         let epochs = limits.cpu.as_nanos().div_ceil(epoch.as_nanos());
         Self {
             memory: room.memory,
+            memory_used: 0,
             table_elements: room.table_elements,
             epochs_used: 0,
             epochs: u32::try_from(epochs).unwrap_or(u32::MAX),
@@ -149,6 +152,10 @@ impl Meter {
             return Err(Breach(PolicyFault::CpuLimit(self.cpu)));
         }
         Ok(())
+    }
+
+    pub(super) fn memory_used(&self) -> usize {
+        self.memory_used
     }
 
     /// Called by each of the host's functions. Not all of them can fail, so one call too
@@ -177,6 +184,7 @@ impl ResourceLimiter for Meter {
             // and its panic would hide the reason.
             return Err(Breach(PolicyFault::MemoryLimit(self.memory)).into());
         }
+        self.memory_used = self.memory_used.max(desired);
         Ok(true)
     }
 

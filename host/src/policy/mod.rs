@@ -6,6 +6,8 @@ mod bindings;
 mod call;
 mod capability;
 mod counters;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod engine;
 mod extras;
 mod fault;
@@ -16,6 +18,7 @@ mod profile;
 mod record;
 mod slot;
 mod wasi;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +41,7 @@ pub use limits::{Limits, Room};
 pub use profile::Profile;
 pub use record::{CallRecord, Operation};
 pub use slot::PolicySlot;
+pub use usage::Used;
 
 use crate::Error;
 use bindings::SessionPolicyPre;
@@ -54,7 +58,7 @@ pub const LIFECYCLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lifecycle
 pub type PolicySettings = BTreeMap<String, String>;
 
 /// What a policy is loaded with.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyOptions {
     /// Its settings, which stay the same for as long as it is in charge: with other
@@ -207,6 +211,12 @@ impl Policy {
         self.about.counters.read()
     }
 
+    /// The latest of its violations: what it did.
+    #[must_use]
+    pub fn last_violation(&self) -> Option<String> {
+        self.about.counters.last_violation()
+    }
+
     /// Counts a call that has ended.
     pub(crate) fn ended<T>(&self, outcome: &Result<T, Error>) {
         self.about.counters.ended(outcome);
@@ -232,6 +242,7 @@ impl Policy {
     }
 
     /// Outlives the policy, to be watched.
+    #[cfg(feature = "rollout")]
     pub(crate) fn counters(&self) -> Arc<Counters> {
         self.about.counters.clone()
     }

@@ -100,6 +100,12 @@ impl CallRecord {
         }
     }
 
+    /// What was asked for.
+    #[must_use]
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
     /// What the policy tried to do and may not, if it did. The call it happened in has
     /// trapped, and its answer, if any, must not be used.
     #[must_use]
@@ -133,11 +139,6 @@ impl CallRecord {
         };
         self.violation = Some(denied.clone());
         Err(denied)
-    }
-
-    /// The name of the operation that was asked for.
-    pub(crate) fn operation(&self) -> &'static str {
-        self.operation.name()
     }
 
     pub(crate) fn keep(&mut self, evidence: Evidence) {

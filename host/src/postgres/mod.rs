@@ -10,6 +10,7 @@ mod migrations;
 mod owned_key;
 pub mod private;
 mod reaper;
+#[cfg(feature = "rollout")]
 mod revisions;
 mod sessions;
 pub mod sql;
@@ -20,5 +21,7 @@ pub use fault::{Fault, StoreError, translate};
 pub use locks::{LockStore, MAX_LOCK_TTL, MAX_OPERATOR_CHARS, MAX_REASON_CHARS, MIN_REASON_CHARS};
 pub use migrations::MigrationError;
 pub use reaper::REAP_BATCH;
+#[cfg(feature = "rollout")]
+pub(crate) use revisions::Noted;
 pub use sessions::PinnedStatements;
 pub use statements::Statements;

@@ -14,10 +14,10 @@ use std::time::SystemTime;
 
 use tokio::sync::Mutex;
 
-use crate::policy::conformance;
-use crate::policy::{LoadError, Policy, PolicyEngine, PolicyOptions, PolicySlot, sha256};
-use crate::postgres::revisions::Noted;
-use crate::postgres::{Database, StoreError};
+use crate::policy::conformance::{self, Verdict};
+use crate::policy::{
+    LoadError, Policy, PolicyEngine, PolicyOptions, PolicySlot, sha256};
+use crate::postgres::{Database, Noted, StoreError};
 
 pub use breaker::Breaker;
 pub use signature::{SignatureError, TrustedKeys, sign};
@@ -360,12 +360,41 @@ async fn compile(
     tokio::task::spawn_blocking(move || {
         let policy = Policy::load_with(&engine, &component, &options)?;
         if check {
-            conformance::check(&component).map_err(Rejection::Nonconforming)?;
+            conforms(&engine, &component, options)?;
         }
         Ok(policy)
     })
     .await
     .expect("loading a policy does not panic")
+}
+
+/// Its failures in words, each with what it would mean.
+fn conforms(
+    engine: &PolicyEngine,
+    component: &[u8],
+    options: PolicyOptions,
+) -> Result<(), Rejection> {
+    let mut settings = conformance::Settings::default();
+    settings.limits = engine.limits().clone();
+    settings.operations = conformance::SWAP_OPERATIONS;
+    settings.options = options;
+    let report = conformance::check(&settings, component);
+    let failures: Vec<_> = report
+        .checks
+        .iter()
+        .filter_map(|checked| match &checked.verdict {
+            Verdict::Failed(failure) => Some(format!(
+                "{}: after {}, expected {}, got {} ({})",
+                checked.name, failure.did, failure.expected, failure.got, checked.why
+            )),
+            _ => None,
+        })
+        .collect();
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(Rejection::Nonconforming(failures.join("; ")))
+    }
 }
 
 fn announce(revision: &Revision, event: &'static str) {

@@ -1,32 +1,21 @@
-//! `tenure policy`
+//! `tenure policy show`
+
+use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{ArgMatches, Command};
+use clap::Command;
 use tenure::policy::LIFECYCLE;
 use tenure::{Limits, Policy, PolicyEngine};
 
-use super::print;
+use super::super::print;
 
 pub fn command() -> Command {
-    Command::new("policy")
-        .about("Look at the policy, the component that holds the rules")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .subcommand(
-            Command::new("show")
-                .about("Show the policy in use: name, size, digest, imports and exports")
-                .after_help("Example:\n  tenure policy show"),
-        )
+    Command::new("show")
+        .about("Show the policy in use: name, size, digest, imports and exports")
+        .after_help("Example:\n  tenure policy show")
 }
 
-pub fn run(matches: &ArgMatches) -> Result<()> {
-    match matches.subcommand() {
-        Some(("show", _)) => show(),
-        _ => unreachable!("clap asks for a subcommand"),
-    }
-}
-
-fn show() -> Result<()> {
+pub fn run() -> Result<ExitCode> {
     // One slot: nothing is called.
     let mut limits = Limits::default();
     limits.calls_in_flight = 1;
@@ -44,5 +33,6 @@ fn show() -> Result<()> {
     for export in policy.exports() {
         text.push_str(&format!("export   {export}\n"));
     }
-    print(&text)
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
