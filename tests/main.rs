@@ -9,6 +9,7 @@ mod contract;
 mod holes;
 mod locks;
 mod migrations;
+mod own_host;
 mod policies;
 mod pool;
 mod session_registry;
