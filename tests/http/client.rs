@@ -4,6 +4,7 @@
 //! status and the content type of the answer, and the body is as it says. Of an error the
 //! document also names the code.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub struct Server {
     client: reqwest::Client,
     token: Option<&'static str>,
     document: Value,
+    /// By schema.
+    validators: Mutex<HashMap<String, jsonschema::Validator>>,
     in_flight: watch::Receiver<usize>,
     stop: watch::Sender<bool>,
     /// The method and the path of each route that has answered with a success.
@@ -103,6 +106,7 @@ impl Server {
             client: reqwest::Client::new(),
             token,
             document: Value::Null,
+            validators: Mutex::default(),
             in_flight,
             stop,
             answered: Mutex::default(),
@@ -380,16 +384,20 @@ impl Server {
     }
 
     fn validate(&self, schema: &Value, value: &Value, what: &str) {
-        let whole = json!({ "allOf": [schema], "components": self.document["components"] });
-        let validator = jsonschema::options()
-            .with_draft(jsonschema::Draft::Draft202012)
-            .should_validate_formats(true)
-            .build(&whole)
-            .unwrap();
+        let mut validators = self.validators.lock().unwrap();
+        let validator = validators.entry(schema.to_string()).or_insert_with(|| {
+            let whole = json!({ "allOf": [schema], "components": self.document["components"] });
+            jsonschema::options()
+                .with_draft(jsonschema::Draft::Draft202012)
+                .should_validate_formats(true)
+                .build(&whole)
+                .unwrap()
+        });
         let errors: Vec<_> = validator
             .iter_errors(value)
             .map(|error| format!("{}: {error}", error.instance_path()))
             .collect();
+        drop(validators);
         assert!(errors.is_empty(), "{errors:?}: {what}");
     }
 
