@@ -2,6 +2,7 @@
 //!
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
+mod cli;
 mod component;
 mod contract;
 mod holes;
