@@ -1,8 +1,9 @@
 //! The program `tenure`, as a process: its commands and settings, the server, and the
-//! server's private PostgreSQL.
+//! server's private PostgreSQL; and the scripts that start it.
 
 mod commands;
 mod private;
+mod scripts;
 mod serve;
 mod settings;
 

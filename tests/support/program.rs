@@ -12,7 +12,7 @@ use std::{env, iter};
 use serde_json::Value;
 
 /// Generous: what is waited for comes at once on an idle machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Waits for something to come about.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
