@@ -3,6 +3,7 @@
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
 mod cancellation;
+mod cli;
 mod component;
 mod concurrency;
 mod contract;

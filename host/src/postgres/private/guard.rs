@@ -18,7 +18,7 @@ use super::folder::Folder;
 ///
 /// `$0` and `$1` are folders to remove in the end, or empty.
 const SCRIPT: &str = r#"
-exec 3<&0 </dev/null 4>&1 1>&2
+exec 3<&0 </dev/null 4>&1 >/dev/null
 data=$0 sockets=$1
 shift
 "$@" 3<&- 4>&- &
@@ -52,7 +52,7 @@ pub(super) enum Afterwards {
     RemoveAll,
 }
 
-/// Starts `program`; both of its outputs go to `output`.
+/// Starts `program`, whose standard error goes to `output`.
 pub(super) fn spawn(
     folder: &Folder,
     program: &Path,
