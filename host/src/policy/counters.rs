@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::Notify;
-
 use super::PolicyFault;
 use crate::Error;
 
@@ -15,8 +13,6 @@ pub(super) struct Counters {
     violations: AtomicU64,
     traps: AtomicU64,
     time_outs: AtomicU64,
-    /// Wakes whoever watches for violations and traps.
-    pub(super) misbehaved: Notify,
 }
 
 /// How the calls of a policy have ended since it was loaded.
@@ -51,7 +47,6 @@ impl Counters {
             _ => &self.traps,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        self.misbehaved.notify_one();
     }
 
     pub(super) fn read(&self) -> PolicyCounts {

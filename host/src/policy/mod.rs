@@ -167,11 +167,6 @@ impl Policy {
             ),
         }
     }
-
-    /// Resolves when it has misbehaved, be it before this was asked.
-    pub(crate) async fn until_it_misbehaves(&self) {
-        self.about.counters.misbehaved.notified().await;
-    }
 }
 
 impl fmt::Debug for Policy {
