@@ -3,10 +3,12 @@
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
 mod cancellation;
+mod cli;
 mod component;
 mod concurrency;
 mod contract;
 mod holes;
+mod http;
 mod locks;
 mod migrations;
 mod own_host;

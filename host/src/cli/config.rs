@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Command;
 
+use super::print;
 use super::settings::{Settings, arguments};
 
 pub fn command() -> Command {
@@ -25,9 +26,11 @@ pub fn run(settings: &Settings) -> Result<()> {
         rows.iter().map(column).max().unwrap_or_default()
     };
     let (keys, values) = (width(|row| row.0.len()), width(|row| row.1.len()));
+    let mut table = String::new();
     for (key, value, origin) in &rows {
         let line = format!("{key:keys$}  {value:values$}  {origin}");
-        println!("{}", line.trim_end());
+        table.push_str(line.trim_end());
+        table.push('\n');
     }
-    Ok(())
+    print(&table)
 }

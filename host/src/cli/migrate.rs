@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Command;
 
 use super::log;
+use super::print;
 use super::settings::{Settings, arguments};
 use super::store::Store;
 
@@ -27,11 +28,13 @@ pub fn command() -> Command {
 pub async fn run(settings: &Settings) -> Result<()> {
     log::start(settings)?;
     let (store, applied) = Store::open(settings).await?;
-    if applied.is_empty() {
-        println!("the schema is up to date");
-    }
-    for migration in applied {
-        println!("applied {migration}");
-    }
-    store.close().await
+    // Whoever reads may be gone; the private PostgreSQL has to be stopped all the same.
+    let printed = if applied.is_empty() {
+        print("the schema is up to date\n")
+    } else {
+        let lines = applied.iter().map(|name| format!("applied {name}\n"));
+        print(&lines.collect::<String>())
+    };
+    store.close().await?;
+    printed
 }

@@ -8,9 +8,10 @@ mod serve;
 mod settings;
 mod store;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{ArgMatches, Command};
 
 use settings::Settings;
@@ -47,9 +48,24 @@ pub fn main() -> ExitCode {
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tenure: {error:#}");
+            // Not `eprintln!`, which panics where nobody reads.
+            let _ = writeln!(io::stderr(), "tenure: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Writes to standard output. A reader who has gone, as `head` does, is no error.
+fn print(text: &str) -> Result<()> {
+    let mut stdout = io::stdout();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,8 @@ use clap::{ArgMatches, Command};
 use tenure::policy::LIFECYCLE;
 use tenure::{Limits, Policy, PolicyEngine};
 
+use super::print;
+
 pub fn command() -> Command {
     Command::new("policy")
         .about("Look at the policy, the component that holds the rules")
@@ -29,15 +31,18 @@ fn show() -> Result<()> {
     let mut limits = Limits::default();
     limits.calls_in_flight = 1;
     let policy = Policy::load(&PolicyEngine::new(limits)?, LIFECYCLE)?;
-    println!("name     {}", policy.name());
-    println!("version  {}", policy.version().unwrap_or("(none)"));
-    println!("size     {} bytes", policy.size());
-    println!("sha256   {}", policy.sha256());
+    let mut text = format!(
+        "name     {}\nversion  {}\nsize     {} bytes\nsha256   {}\n",
+        policy.name(),
+        policy.version().unwrap_or("(none)"),
+        policy.size(),
+        policy.sha256()
+    );
     for import in policy.imports() {
-        println!("import   {import}");
+        text.push_str(&format!("import   {import}\n"));
     }
     for export in policy.exports() {
-        println!("export   {export}");
+        text.push_str(&format!("export   {export}\n"));
     }
-    Ok(())
+    print(&text)
 }

@@ -1,7 +1,7 @@
 //! `tenure serve`
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::log;
+use super::print;
 use super::settings::{
     AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, POLICY_DEADLINE, REAPER_INTERVAL,
     SESSION_TTL, Settings, arguments,
@@ -113,7 +114,9 @@ async fn serve(
     let mut limits = Limits::default();
     limits.deadline = settings.duration(POLICY_DEADLINE)?;
     limits.calls_in_flight = settings.parse(POLICY_CALLS)?;
-    let policy = Policy::load(&PolicyEngine::new(limits)?, LIFECYCLE)?;
+    let engine = PolicyEngine::new(limits)
+        .map_err(|error| settings.refuse(POLICY_CALLS, &error.to_string()))?;
+    let policy = Policy::load(&engine, LIFECYCLE)?;
     let locks = LockStore::new(database.clone());
     let reaper = tokio::spawn(
         locks
@@ -135,9 +138,10 @@ async fn serve(
     tracing::info!(%address, "serving");
 
     let mut stopping = stopping;
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    });
+    let server =
+        axum::serve(http::Listener::new(listener), router).with_graceful_shutdown(async move {
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+        });
     let mut server = std::pin::pin!(server.into_future());
     tokio::select! {
         ended = &mut server => ended?,
@@ -172,32 +176,40 @@ fn token(settings: &Settings) -> Result<Option<BearerToken>> {
 
 fn print_banner(address: SocketAddr, settings: &Settings, described: &str, policy: &Policy) {
     // What listens on every address is reached here through the loopback one.
-    let reached = if address.ip().is_unspecified() {
-        SocketAddr::from(([127, 0, 0, 1], address.port()))
-    } else {
-        address
+    let reached = match address {
+        SocketAddr::V4(a) if a.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, a.port()).into(),
+        SocketAddr::V6(a) if a.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, a.port()).into(),
+        other => other,
     };
     let url = format!("http://{reached}/v1");
     let auth = match settings.get(AUTH_TOKEN_FILE) {
-        Some(path) => format!(" -H \"Authorization: Bearer $(cat '{path}')\""),
+        Some(path) => format!(
+            " -H \"Authorization: Bearer $(cat '{}')\"",
+            path.replace('\'', r"'\''")
+        ),
         None => String::new(),
     };
     let json = "-H 'Content-Type: application/json'";
-    println!(
+    // Quoted, as a shell may take `[::1]` and `?` for patterns.
+    let banner = format!(
         "tenure {version}: session leases and fenced locks on PostgreSQL\n  \
            listening on  http://{address}\n  \
            database      {described}\n  \
            policy        {name} {policy_version} (sha256 {digest})\n\n\
          Try it:\n\
-         SESSION=$(curl -s{auth} {url}/sessions {json} -d '{{\"ownerId\":\"me\",\"ttlMillis\":60000}}' \
+         SESSION=$(curl -s{auth} '{url}/sessions' {json} -d '{{\"ownerId\":\"me\",\"ttlMillis\":60000}}' \
            | sed 's/.*\"sessionId\":\"\\([^\"]*\\)\".*/\\1/'); echo $SESSION\n\
-         curl -s{auth} {url}/locks/demo/acquire {json} -d \"{{\\\"sessionId\\\":\\\"$SESSION\\\"}}\"\n\
-         curl -s{auth} -X POST {url}/sessions/$SESSION/heartbeat?count=true\n",
+         curl -s{auth} '{url}/locks/demo/acquire' {json} -d \"{{\\\"sessionId\\\":\\\"$SESSION\\\"}}\"\n\
+         curl -s{auth} -X POST \"{url}/sessions/$SESSION/heartbeat?count=true\"\n\n",
         version = env!("CARGO_PKG_VERSION"),
         name = policy.name(),
         policy_version = policy.version().unwrap_or(""),
         digest = &policy.sha256()[..12],
     );
+    // It serves whether or not anybody reads this.
+    if let Err(error) = print(&banner) {
+        tracing::warn!("{error:#}");
+    }
 }
 
 /// SIGTERM and Ctrl-C.

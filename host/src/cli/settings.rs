@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -217,7 +217,7 @@ impl Settings {
         let file = matches
             .get_one::<String>(CONFIG)
             .cloned()
-            .or_else(|| variable("TENURE_CONFIG"));
+            .map_or_else(|| variable("TENURE_CONFIG"), |file| Ok(Some(file)))?;
         let mut values = BTreeMap::new();
         for setting in SETTINGS {
             if let Some(default) = setting.default {
@@ -234,7 +234,7 @@ impl Settings {
             }
         }
         for setting in SETTINGS {
-            if let Some(value) = variable(&setting.variable()) {
+            if let Some(value) = variable(&setting.variable())? {
                 values.insert(setting.key, (value, Origin::Variable(setting.variable())));
             }
             let flag = if setting.is_switch() {
@@ -275,6 +275,9 @@ impl Settings {
         if self.get(BACKEND) != Some("pg") {
             return Err(self.refuse(BACKEND, "the only backend is `pg`"));
         }
+        if self.get(DATA_DIR).is_some_and(str::is_empty) {
+            return Err(self.refuse(DATA_DIR, "it has to name a folder"));
+        }
         self.parse::<bool>(INSECURE)?;
         self.parse::<std::net::SocketAddr>(LISTEN)?;
         Ok(())
@@ -303,8 +306,11 @@ impl Settings {
             .map_err(|error| self.refuse(key, &format!("{error}; write it as 15s or 250ms")))
     }
 
-    fn refuse(&self, key: &str, why: &str) -> anyhow::Error {
+    /// Says which value is wrong, where it comes from, and why; a secret one is not shown.
+    pub fn refuse(&self, key: &str, why: &str) -> anyhow::Error {
+        let secret = SETTINGS.iter().any(|s| s.key == key && s.secret);
         match self.values.get(key) {
+            Some((_, origin)) if secret => anyhow!("{key} (from {origin}): {why}"),
             Some((value, origin)) => anyhow!("{key} = {value:?} (from {origin}): {why}"),
             None => anyhow!("{key}: {why}"),
         }
@@ -315,7 +321,14 @@ impl Settings {
         SETTINGS
             .iter()
             .map(|setting| match self.values.get(setting.key) {
-                None => (setting.key, "(none)".to_owned(), String::new()),
+                None => match default_data_dir() {
+                    Ok(folder) if setting.key == DATA_DIR && self.get(DATABASE_URL).is_none() => (
+                        setting.key,
+                        folder.display().to_string(),
+                        Origin::Default.to_string(),
+                    ),
+                    _ => (setting.key, "(none)".to_owned(), String::new()),
+                },
                 Some((_, origin)) if setting.secret => {
                     (setting.key, "(hidden)".to_owned(), origin.to_string())
                 }
@@ -325,13 +338,17 @@ impl Settings {
 }
 
 /// An empty variable counts as none, which is how one is taken back.
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+fn variable(name: &str) -> Result<Option<String>> {
+    match env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => bail!("{name} is not UTF-8"),
+    }
 }
 
 /// The settings in a file.
 fn from_file(text: &str) -> Result<Vec<(&'static Setting, String)>> {
-    let table: toml::Table = text.parse()?;
+    let table: toml::Table = text.parse().map_err(|error| malformed(text, &error))?;
     let mut flat = Vec::new();
     flatten("", &toml::Value::Table(table), &mut flat)?;
     flat.into_iter()
@@ -346,6 +363,16 @@ fn from_file(text: &str) -> Result<Vec<(&'static Setting, String)>> {
             Ok((setting, value))
         })
         .collect()
+}
+
+/// What is wrong, and where; the line itself may hold a password.
+fn malformed(text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = text.as_bytes()[..at.min(text.len())]
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count();
+    anyhow!("line {}: {}", line + 1, error.message())
 }
 
 /// `[lock.session] ttl = "15s"` and `lock.session.ttl = "15s"` are the same.
@@ -376,13 +403,13 @@ pub fn default_data_dir() -> Result<PathBuf> {
     if nix::unistd::Uid::effective().is_root() {
         return Ok(PathBuf::from("/var/lib/tenure"));
     }
-    if let Some(data) = variable("XDG_DATA_HOME").map(PathBuf::from)
-        && data.is_absolute()
-    {
+    let folder = |name: &str| env::var_os(name).map(PathBuf::from);
+    // Relative ones are to be ignored, says the specification.
+    if let Some(data) = folder("XDG_DATA_HOME").filter(|data| data.is_absolute()) {
         return Ok(data.join("tenure"));
     }
-    match variable("HOME") {
-        Some(home) => Ok(Path::new(&home).join(".local/share/tenure")),
+    match folder("HOME").filter(|home| home.is_absolute()) {
+        Some(home) => Ok(home.join(".local/share/tenure")),
         None => bail!("HOME is not set; name a folder with --data-dir"),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use tenure::postgres::private::{DATABASE, PrivateCluster};
+use tenure::postgres::private::{DATABASE, MAX_CONNECTIONS, PrivateCluster};
 use tenure::{Database, DatabaseOptions};
 
 use super::settings::{DATA_DIR, DATABASE_CONNECTIONS, DATABASE_URL, Settings, default_data_dir};
@@ -14,6 +14,19 @@ pub struct Store {
     pub cluster: Option<PrivateCluster>,
 }
 
+/// A password that should have been escaped, or quoted, can pass for an option's name, which
+/// the error would then repeat.
+fn unreadable(settings: &Settings, error: &str) -> anyhow::Error {
+    let error = match error.split_once("unknown option") {
+        Some((before, _)) => format!("{before}unknown option"),
+        None => error.to_owned(),
+    };
+    settings.refuse(
+        DATABASE_URL,
+        &format!("{error}; write it as postgres://user@host/name"),
+    )
+}
+
 impl Store {
     /// Finds the database or starts it, and brings its schema up to date; returns what was
     /// applied as well.
@@ -22,9 +35,8 @@ impl Store {
         options.connections = settings.parse(DATABASE_CONNECTIONS)?;
         let store = match settings.get(DATABASE_URL) {
             Some(url) => Self {
-                database: Database::new(url, &options).context(
-                    "database-url cannot be read; write it as postgres://user@host/name",
-                )?,
+                database: Database::new(url, &options)
+                    .map_err(|error| unreadable(settings, &error.to_string()))?,
                 cluster: None,
             },
             None => {
@@ -32,6 +44,10 @@ impl Store {
                     Some(folder) => PathBuf::from(folder),
                     None => default_data_dir()?,
                 };
+                if options.connections > MAX_CONNECTIONS {
+                    let why = format!("the private PostgreSQL takes up to {MAX_CONNECTIONS}");
+                    return Err(settings.refuse(DATABASE_CONNECTIONS, &why));
+                }
                 let cluster = PrivateCluster::start(&data_dir).await?;
                 Self {
                     database: Database::new(&cluster.url(DATABASE), &options)?,

@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 
 use super::Shared;
 use super::error::{ApiError, Code};
+use super::json;
 
 /// The secret that every request has to show. Never printed.
 #[derive(Clone)]
@@ -51,9 +52,8 @@ pub(super) async fn require_token(
     if request.uri().path().starts_with("/health/") {
         return next.run(request).await;
     }
-    let shown = request
-        .headers()
-        .get(header::AUTHORIZATION)
+    let shown = json::header(request.headers(), header::AUTHORIZATION.as_str())
+        .unwrap_or_default()
         .and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
         .map(|(_, guess)| guess);

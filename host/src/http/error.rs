@@ -1,20 +1,27 @@
 //! Errors as the clients see them, in one place.
 
+use std::panic::AssertUnwindSafe;
+
 use axum::Json;
 use axum::extract::Request;
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::json;
 use crate::Error;
 
 /// How long to wait before trying again, in milliseconds: a few of the database's commits,
 /// and apart from others who were told the same.
 const RETRY_AFTER_MS: std::ops::Range<u64> = 50..250;
+
+/// The longest message of an answer, in bytes. The logs have it whole.
+const MAX_MESSAGE: usize = 1000;
 
 /// The body of every answer that is no success.
 #[derive(Debug, Serialize, ToSchema)]
@@ -80,6 +87,8 @@ pub enum Code {
     StoreFailed,
     /// The policy misbehaved.
     PolicyFailed,
+    /// The server has a bug.
+    Internal,
 }
 
 /// An error on its way out. The outermost layer makes its body, since that needs the trace
@@ -122,6 +131,17 @@ impl ApiError {
     pub(super) fn retry_safe(mut self) -> Self {
         self.retry_safe = true;
         self
+    }
+
+    fn into_body(self, trace_id: String) -> ErrorBody {
+        ErrorBody {
+            code: self.code,
+            message: shortened(self.message),
+            retry_safe: self.retry_safe,
+            retry_after_millis: self.retry_safe.then(|| fastrand::u64(RETRY_AFTER_MS)),
+            details: self.details,
+            trace_id,
+        }
     }
 
     pub(super) fn session_unknown(session: &str) -> Self {
@@ -193,8 +213,17 @@ pub(super) async fn no_such_method(method: Method, uri: Uri) -> ApiError {
 
 /// Gives every error its body, those of the framework included.
 pub(super) async fn envelope(request: Request, next: Next) -> Response {
-    let traceparent = request.headers().get("traceparent").cloned();
-    let mut response = next.run(request).await;
+    let trace_id = trace_id(request.headers());
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        // What it says is in the logs, by the panic hook.
+        Err(_) => ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            "the server has a bug; its logs say more",
+        )
+        .into_response(),
+    };
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
         return response;
@@ -203,23 +232,15 @@ pub(super) async fn envelope(request: Request, next: Next) -> Response {
         .extensions_mut()
         .remove::<ApiError>()
         .unwrap_or_else(|| foreign(status));
-    let trace_id = trace_id(traceparent.as_ref());
     if status.is_server_error() {
         tracing::warn!(trace_id, code = ?error.code, status = status.as_u16(), error.message);
     } else {
         tracing::debug!(trace_id, code = ?error.code, status = status.as_u16(), error.message);
     }
-    let retry_after = error.retry_safe.then(|| fastrand::u64(RETRY_AFTER_MS));
-    let body = ErrorBody {
-        code: error.code,
-        message: error.message,
-        retry_safe: error.retry_safe,
-        retry_after_millis: retry_after,
-        details: error.details,
-        trace_id,
-    };
+    let retry_safe = error.retry_safe;
+    let body = error.into_body(trace_id);
     let mut headers = HeaderMap::new();
-    if error.retry_safe {
+    if retry_safe {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     // Of the framework's own headers, the ones that belong to the status.
@@ -231,6 +252,14 @@ pub(super) async fn envelope(request: Request, next: Next) -> Response {
     (status, headers, Json(body)).into_response()
 }
 
+/// The body of an error whose request no route has seen, as JSON.
+pub(super) fn of_wire(status: StatusCode) -> String {
+    let error = foreign(status);
+    let trace_id = trace_id(&HeaderMap::new());
+    tracing::debug!(trace_id, code = ?error.code, status = status.as_u16(), error.message);
+    serde_json::to_string(&error.into_body(trace_id)).expect("the body is JSON")
+}
+
 /// An error that the framework made.
 fn foreign(status: StatusCode) -> ApiError {
     let code = match status {
@@ -238,6 +267,7 @@ fn foreign(status: StatusCode) -> ApiError {
         StatusCode::METHOD_NOT_ALLOWED => Code::MethodNotAllowed,
         StatusCode::PAYLOAD_TOO_LARGE => Code::PayloadTooLarge,
         StatusCode::UNSUPPORTED_MEDIA_TYPE => Code::UnsupportedMediaType,
+        _ if status.is_server_error() => Code::Internal,
         _ => Code::ValidationFailed,
     };
     let reason = status
@@ -246,19 +276,42 @@ fn foreign(status: StatusCode) -> ApiError {
     ApiError::new(status, code, reason)
 }
 
-/// The trace id of a W3C `traceparent`, where there is a well-formed one.
-fn trace_id(traceparent: Option<&HeaderValue>) -> String {
-    traceparent
+/// A message may quote what somebody sent, or the database said, at any length.
+fn shortened(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        message.push('\u{2026}');
+    }
+    message
+}
+
+/// The trace id of the W3C `traceparent`, where there is a well-formed one.
+fn trace_id(headers: &HeaderMap) -> String {
+    json::header(headers, "traceparent")
+        .ok()
+        .flatten()
         .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.split('-').nth(1))
-        .filter(|id| {
-            id.len() == 32
-                && id
+        .and_then(given_trace_id)
+        .map_or_else(|| format!("{:032x}", fastrand::u128(1..)), str::to_owned)
+}
+
+/// `00-<32 hex digits>-<16 hex digits>-<2 hex digits>`, in lower case; a later version than
+/// 00 may say more behind that.
+fn given_trace_id(traceparent: &str) -> Option<&str> {
+    let mut parts = traceparent.splitn(5, '-');
+    let mut part = |length: usize| {
+        parts.next().filter(|part| {
+            part.len() == length
+                && part
                     .bytes()
                     .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-                && id.bytes().any(|b| b != b'0')
         })
-        .map_or_else(|| format!("{:032x}", fastrand::u128(1..)), str::to_owned)
+    };
+    let zero = |id: &str| id.bytes().all(|b| b == b'0');
+    let (version, trace, parent) = (part(2)?, part(32)?, part(16)?);
+    let _flags = part(2)?;
+    let ends = version != "00" || parts.next().is_none();
+    (version != "ff" && ends && !zero(trace) && !zero(parent)).then_some(trace)
 }
 
 #[cfg(test)]
@@ -267,21 +320,77 @@ mod tests {
 
     #[test]
     fn trace_ids() {
-        let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        assert_eq!(
-            trace_id(Some(&HeaderValue::from_static(given))),
-            "4bf92f3577b34da6a3ce929d0e0e4736"
-        );
-        for odd in [
-            "",
-            "00",
-            "00-xyz-00f067aa0ba902b7-01",
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let (parent, zero) = ("00f067aa0ba902b7", "0".repeat(32));
+        for (traceparent, is_good) in [
+            (format!("00-{id}-{parent}-01"), true),
+            (format!("00-{id}-{parent}-00"), true),
+            (format!("01-{id}-{parent}-01-more"), true),
+            (format!("00-{id}-{parent}-01-more"), false),
+            (format!("00-{id}-{parent}-01-"), false),
+            (format!("00-{id}-{parent}-"), false),
+            (format!("00-{id}-{parent}"), false),
+            (format!("00-{id}-{}-01", &zero[..16]), false),
+            (format!("00-{zero}-{parent}-01"), false),
+            (format!("00-{}-{parent}-01", id.to_uppercase()), false),
+            (format!("00-{}-{parent}-01", &id[1..]), false),
+            (format!("ff-{id}-{parent}-01"), false),
+            (format!("xx-{id}-{parent}-01"), false),
+            (format!("0-{id}-{parent}-01"), false),
+            (format!("-{id}-"), false),
+            (id.to_owned(), false),
+            ("00".to_owned(), false),
+            (String::new(), false),
         ] {
-            let made = trace_id(Some(&HeaderValue::from_str(odd).unwrap()));
-            assert_eq!(made.len(), 32, "{odd}");
-            assert!(!odd.contains(&made));
+            let found = given_trace_id(&traceparent);
+            assert_eq!(found, is_good.then_some(id), "{traceparent:?}");
         }
+    }
+
+    #[test]
+    fn a_trace_id_is_made_where_none_is_given() {
+        let mut headers = HeaderMap::new();
+        let made = trace_id(&headers);
+        assert_eq!(made.len(), 32);
+        assert_ne!(trace_id(&headers), made);
+        let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        headers.append("traceparent", HeaderValue::from_static(given));
+        assert_eq!(trace_id(&headers), given[3..35]);
+        headers.append("traceparent", HeaderValue::from_static(given));
+        assert_ne!(trace_id(&headers), given[3..35]);
+    }
+
+    /// A panic costs the request that met it, which is told so.
+    #[tokio::test]
+    async fn a_panic_is_an_internal_error() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        async fn broken() -> &'static str {
+            panic!("on purpose")
+        }
+        let router: axum::Router = axum::Router::new()
+            .route("/", axum::routing::get(broken))
+            .layer(axum::middleware::from_fn(envelope));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(axum::serve(listener, router).into_future());
+
+        let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: tenure\r\nConnection: close\r\n\r\n";
+        connection.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+
+        assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+        assert!(answer.contains("\"code\":\"INTERNAL\""), "{answer}");
+        assert!(!answer.contains("on purpose"), "{answer}");
+    }
+
+    #[test]
+    fn long_messages_are_cut() {
+        let long = "\u{1F512}".repeat(MAX_MESSAGE);
+        let cut = shortened(long.clone());
+        assert!(cut.len() < MAX_MESSAGE + 4 && cut.ends_with('\u{2026}'));
+        assert!(long.starts_with(cut.trim_end_matches('\u{2026}')));
+        assert_eq!(shortened("short".to_owned()), "short");
     }
 }

@@ -23,7 +23,12 @@ pub(super) struct Health {
 }
 
 /// Whether the server runs. Does not touch the database.
-#[utoipa::path(get, path = "/health/live", responses((status = 200, body = Health)))]
+#[utoipa::path(
+    get,
+    path = "/health/live",
+    responses((status = 200, body = Health)),
+    security(())
+)]
 pub(super) async fn live() -> Json<Health> {
     Json(Health { status: "ok" })
 }
@@ -32,19 +37,21 @@ pub(super) async fn live() -> Json<Health> {
 #[utoipa::path(
     get,
     path = "/health/ready",
-    responses((status = 200, body = Health), (status = 503, body = ErrorBody))
+    responses(
+        (status = 200, body = Health),
+        (status = 503, body = ErrorBody, description = "NOT_READY")
+    ),
+    security(())
 )]
 pub(super) async fn ready(State(app): State<Shared>) -> Result<Json<Health>, ApiError> {
     let why = match tokio::time::timeout(READY_WITHIN, app.database.ping()).await {
         Ok(Ok(())) if *app.stopping.borrow() => "the server is stopping".to_owned(),
         Ok(Ok(())) => return Ok(Json(Health { status: "ok" })),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {} s", READY_WITHIN.as_secs()),
+        Ok(Err(error)) => format!("the database does not answer: {error}"),
+        Err(_) => format!(
+            "the database did not answer within {} s",
+            READY_WITHIN.as_secs()
+        ),
     };
-    Err(ApiError::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        Code::NotReady,
-        format!("the database does not answer: {why}"),
-    )
-    .retry_safe())
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Code::NotReady, why).retry_safe())
 }

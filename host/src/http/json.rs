@@ -1,9 +1,9 @@
 //! Reading requests: each refusal names the field.
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 
 use super::MAX_BODY;
@@ -24,15 +24,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.split(';').next())
             .is_some_and(|mime| mime.trim().eq_ignore_ascii_case("application/json"));
+        // Whoever announces too much need not send it first.
+        let announced = request.body().size_hint().lower();
+        if announced > MAX_BODY as u64 {
+            return Err(too_large());
+        }
         let bytes =
             Bytes::from_request(request, state)
                 .await
                 .map_err(|rejection| match rejection.status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
-                        StatusCode::PAYLOAD_TOO_LARGE,
-                        Code::PayloadTooLarge,
-                        format!("a body has at most {MAX_BODY} bytes"),
-                    ),
+                    StatusCode::PAYLOAD_TOO_LARGE => too_large(),
                     _ => ApiError::invalid("body", "it broke off"),
                 })?;
         if bytes.is_empty() {
@@ -49,7 +50,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
+fn too_large() -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        Code::PayloadTooLarge,
+        format!("a body has at most {MAX_BODY} bytes"),
+    )
+}
+
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Body<T>, ApiError> {
+    // A list would be taken for an object without its names.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::invalid("body", "it is a list, not an object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let body = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
@@ -87,6 +100,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
             .await
             .map(|axum::extract::Path(segment)| Self(segment))
             .map_err(|rejection| ApiError::invalid("path", rejection.body_text()))
+    }
+}
+
+/// The value of a header, which two headers of one name do not have.
+pub(super) fn header<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> Result<Option<&'a HeaderValue>, &'static str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err("there is more than one"),
     }
 }
 

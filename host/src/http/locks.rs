@@ -10,6 +10,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::Shared;
+use super::document::{OfBody, OfStore};
 use super::error::{ApiError, Code, ErrorBody};
 use super::json::{self, Body, Segment};
 use super::time::rfc3339;
@@ -29,10 +30,10 @@ pub(super) struct AcquireRequest {
     #[schema(format = Uuid)]
     session_id: String,
     /// How long the lock's own lease is; `lock.default.ttl` by default.
-    #[schema(nullable = false, minimum = 1000, maximum = 86400000)]
+    #[schema(minimum = 1000, maximum = 86400000)]
     ttl_millis: Option<u64>,
     /// How long to wait for a lock that is held; 0 by default.
-    #[schema(nullable = false, minimum = 0, maximum = 30000)]
+    #[schema(minimum = 0, maximum = 30000)]
     wait_millis: Option<u64>,
 }
 
@@ -46,10 +47,10 @@ pub(super) struct GrantedLock {
     /// To be shown to every resource that the lock protects.
     #[schema(minimum = 1)]
     fencing_token: i64,
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     acquired_at: String,
     /// When the lock's own lease ends. The lock ends with its session, if that is sooner.
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     expires_at: String,
 }
 
@@ -79,7 +80,8 @@ impl From<Grant> for GrantedLock {
         (status = 404, body = ErrorBody, description = "SESSION_UNKNOWN"),
         (status = 409, body = ErrorBody, description = "LOCK_CONTENDED, with the holder"),
         (status = 410, body = ErrorBody, description = "SESSION_EXPIRED"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfBody,
+        OfStore,
     )
 )]
 pub(super) async fn acquire(
@@ -126,7 +128,7 @@ pub(super) async fn acquire(
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RenewRequest {
     /// How long the lock's lease is from now; `lock.default.ttl` by default.
-    #[schema(nullable = false, minimum = 1000, maximum = 86400000)]
+    #[schema(minimum = 1000, maximum = 86400000)]
     ttl_millis: Option<u64>,
 }
 
@@ -137,7 +139,7 @@ pub(super) struct RenewedLock {
     /// The same as before.
     #[schema(minimum = 1)]
     fencing_token: i64,
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     expires_at: String,
 }
 
@@ -154,7 +156,8 @@ pub(super) struct RenewedLock {
         (status = 200, body = RenewedLock),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED, INVALID_TOKEN"),
         (status = 409, body = ErrorBody, description = "LOCK_LOST"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfBody,
+        OfStore,
     )
 )]
 pub(super) async fn renew(
@@ -189,7 +192,7 @@ pub(super) async fn renew(
         (status = 204, description = "The lock is released"),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED, INVALID_TOKEN"),
         (status = 409, body = ErrorBody, description = "LOCK_LOST"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfStore,
     )
 )]
 pub(super) async fn release(
@@ -218,10 +221,10 @@ pub(super) struct LockState {
     #[schema(nullable = false, minimum = 1)]
     fencing_token: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
+    #[schema(nullable = false, format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     acquired_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
+    #[schema(nullable = false, format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     expires_at: Option<String>,
 }
 
@@ -234,7 +237,7 @@ pub(super) struct LockState {
     responses(
         (status = 200, body = LockState),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfStore,
     )
 )]
 pub(super) async fn read(
@@ -262,7 +265,7 @@ pub(super) struct RevokeRequest {
     #[schema(min_length = 8)]
     reason: String,
     /// Revoke only a grant under this token.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     expected_token: Option<i64>,
 }
 
@@ -293,7 +296,8 @@ pub(super) struct RevokedLock {
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED"),
         (status = 404, body = ErrorBody, description = "LOCK_NOT_HELD"),
         (status = 409, body = ErrorBody, description = "TOKEN_MISMATCH"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfBody,
+        OfStore,
     )
 )]
 pub(super) async fn revoke(
@@ -347,18 +351,22 @@ fn parse_key(text: &str) -> Result<LockKey, ApiError> {
 }
 
 fn parse_token(headers: &HeaderMap) -> Result<FencingToken, ApiError> {
-    let invalid = |why: String| {
-        ApiError::new(StatusCode::BAD_REQUEST, Code::InvalidToken, why)
-            .with(json!({ "field": "X-Fencing-Token" }))
+    let invalid = |why: &str| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            Code::InvalidToken,
+            format!("X-Fencing-Token: {why}"),
+        )
+        .with(json!({ "field": "X-Fencing-Token" }))
     };
-    let value = headers
-        .get("x-fencing-token")
-        .ok_or_else(|| invalid("the header X-Fencing-Token is missing".to_owned()))?;
+    let value = json::header(headers, "x-fencing-token")
+        .and_then(|value| value.ok_or("it is missing"))
+        .map_err(&invalid)?;
     value
         .to_str()
         .unwrap_or_default()
         .parse()
-        .map_err(|error: crate::InvalidToken| invalid(format!("X-Fencing-Token: {error}")))
+        .map_err(|error: crate::InvalidToken| invalid(&error.to_string()))
 }
 
 fn lost(key: &LockKey, token: FencingToken) -> ApiError {

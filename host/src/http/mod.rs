@@ -4,24 +4,21 @@
 //! made it, has the body that is described in [`error`].
 
 mod auth;
+mod document;
 mod error;
 mod health;
 mod json;
 mod locks;
 mod sessions;
 mod time;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware;
-use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::{Extension, Router, middleware};
 use tokio::sync::watch;
-use utoipa::OpenApi;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -29,6 +26,7 @@ use crate::{Database, LockStore, SessionRegistry};
 
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
+pub use wire::{Listener, Wire};
 
 /// The largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -55,21 +53,10 @@ pub struct App {
 
 type Shared = Arc<App>;
 
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "Tenure",
-        description = "Session leases and fenced locks on PostgreSQL. Times are RFC 3339, UTC, \
-                       in milliseconds, by the database's clock."
-    ),
-    components(schemas(ErrorBody))
-)]
-struct Document;
-
-/// The routes, and the OpenAPI document that describes them, made from the same code.
+/// The routes, to be served on a [`Listener`], and the OpenAPI document that describes them, made from the same code.
 pub fn router(app: App) -> Router {
     let shared = Arc::new(app);
-    let (routes, mut document) = OpenApiRouter::with_openapi(Document::openapi())
+    let (routes, mut document) = OpenApiRouter::with_openapi(document::document())
         .routes(routes!(sessions::open))
         .routes(routes!(sessions::close))
         .routes(routes!(sessions::heartbeat))
@@ -80,34 +67,20 @@ pub fn router(app: App) -> Router {
         .routes(routes!(locks::revoke))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
+        .routes(routes!(document::serve))
         .split_for_parts();
     if shared.token.is_some() {
-        document
-            .components
-            .get_or_insert_default()
-            .add_security_scheme(
-                "bearer",
-                SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()),
-            );
+        document::require_token(&mut document);
     }
     let document: Arc<str> = document.to_json().expect("the document is JSON").into();
     routes
-        .route(
-            "/openapi.json",
-            get(async move || {
-                (
-                    [(axum::http::header::CONTENT_TYPE, "application/json")],
-                    document.to_string(),
-                )
-                    .into_response()
-            }),
-        )
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(
             shared.clone(),
             auth::require_token,
         ))
+        .layer(Extension(document))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(error::envelope))
         .with_state(shared)

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Shared;
+use super::document::{OfBody, OfPolicy};
 use super::error::{ApiError, ErrorBody};
 use super::json::{self, Body, Params, Segment};
 use super::time::{millis, rfc3339};
@@ -20,10 +21,9 @@ const TTL: std::ops::RangeInclusive<u64> = 1000..=60_000;
 pub(super) struct OpenRequest {
     /// Who asks, for people to read: 1 to 64 characters. The header `X-Owner-Id` may say it
     /// in its place.
-    #[schema(nullable = false)]
     owner_id: Option<String>,
     /// How long the session lives without a heartbeat; `lock.session.ttl` by default.
-    #[schema(nullable = false, minimum = 1000, maximum = 60000)]
+    #[schema(minimum = 1000, maximum = 60000)]
     ttl_millis: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct OpenedSession {
     owner_id: String,
     /// As granted.
     ttl_millis: u64,
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     expires_at: String,
 }
 
@@ -45,12 +45,12 @@ pub(super) struct OpenedSession {
     post,
     path = "/v1/sessions",
     params(("X-Owner-Id" = Option<String>, Header, description = "In the place of `ownerId`")),
-    request_body = OpenRequest,
+    request_body = Option<OpenRequest>,
     responses(
         (status = 201, body = OpenedSession),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED"),
-        (status = 403, body = ErrorBody, description = "REFUSED: the policy says no"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfBody,
+        OfPolicy,
     )
 )]
 pub(super) async fn open(
@@ -80,13 +80,13 @@ pub(super) async fn open(
 }
 
 fn owner(body: Option<String>, headers: &HeaderMap) -> Result<String, ApiError> {
-    let header = headers
-        .get("x-owner-id")
-        .map(|value| {
-            std::str::from_utf8(value.as_bytes())
-                .map_err(|_| ApiError::invalid("X-Owner-Id", "it is not UTF-8"))
+    let header = json::header(headers, "x-owner-id")
+        .and_then(|value| {
+            value
+                .map(|value| std::str::from_utf8(value.as_bytes()).map_err(|_| "it is not UTF-8"))
+                .transpose()
         })
-        .transpose()?;
+        .map_err(|why| ApiError::invalid("X-Owner-Id", why))?;
     match (body, header) {
         (Some(body), Some(header)) if body != header => Err(ApiError::invalid(
             "ownerId",
@@ -105,7 +105,7 @@ fn owner(body: Option<String>, headers: &HeaderMap) -> Result<String, ApiError> 
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct HeartbeatRequest {
     /// How long the session lives from now; `lock.session.ttl` by default.
-    #[schema(nullable = false, minimum = 1000, maximum = 60000)]
+    #[schema(minimum = 1000, maximum = 60000)]
     ttl_millis: Option<u64>,
 }
 
@@ -123,10 +123,10 @@ pub(super) struct HeartbeatParams {
 pub(super) struct Beat {
     #[schema(format = Uuid)]
     session_id: String,
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     expires_at: String,
     /// The database's time at the heartbeat.
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
     server_time: String,
     /// With `count=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,10 +144,10 @@ pub(super) struct Beat {
     responses(
         (status = 200, body = Beat),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED"),
-        (status = 403, body = ErrorBody, description = "REFUSED: the policy says no"),
         (status = 404, body = ErrorBody, description = "SESSION_UNKNOWN"),
         (status = 410, body = ErrorBody, description = "SESSION_EXPIRED"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfBody,
+        OfPolicy,
     )
 )]
 pub(super) async fn heartbeat(
@@ -208,7 +208,7 @@ fn of_session(error: crate::Error, field: &str) -> ApiError {
         (status = 204, description = "The session is closed, and its locks are released"),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED"),
         (status = 404, body = ErrorBody, description = "SESSION_UNKNOWN, or closed already"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfPolicy,
     )
 )]
 pub(super) async fn close(
@@ -232,8 +232,10 @@ pub(super) async fn close(
 pub(super) struct LocksOfSession {
     #[schema(format = Uuid)]
     session_id: String,
-    /// The first 1000, in order.
+    /// The first 100, in order.
     keys: Vec<String>,
+    /// How many there are. `keys` does not list them all where this is more.
+    held_lock_count: u64,
 }
 
 /// Lists the keys that hang on a session. Advisory: empty for a session that is unknown, and
@@ -245,7 +247,7 @@ pub(super) struct LocksOfSession {
     responses(
         (status = 200, body = LocksOfSession),
         (status = 400, body = ErrorBody, description = "VALIDATION_FAILED"),
-        (status = 503, body = ErrorBody, description = "CONTENTION"),
+        OfPolicy,
     )
 )]
 pub(super) async fn locks(
@@ -257,8 +259,14 @@ pub(super) async fn locks(
         .locks_of(&id)
         .await
         .map_err(|error| of_session(error, "id"))?;
+    let held_lock_count = match id.parse::<SessionId>() {
+        Ok(session) => app.locks.count_of(&session).await?,
+        // Only a policy without rules lets it come to this, and nothing hangs on it.
+        Err(_) => 0,
+    };
     Ok(Json(LocksOfSession {
         session_id: id,
         keys,
+        held_lock_count,
     }))
 }

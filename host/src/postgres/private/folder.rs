@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! tenure.lock    held while a tenure uses the folder
+//! guard.lock     held while a guard, which may outlive its tenure, does
 //! postgres/      the cluster
 //! postgres.log   what PostgreSQL logs
 //! run/           the socket
@@ -13,12 +14,15 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 use tokio::process::Command;
+use tokio::time::{Instant, sleep};
 
-use super::ClusterError;
+use super::guard::{self, Afterwards};
 use super::programs::Programs;
+use super::{ClusterError, STOP_LIMIT};
 
 /// The longest path of a Unix socket is 107 bytes on Linux and 103 on macOS; PostgreSQL
 /// appends `/.s.PGSQL.5432.lock`.
@@ -36,6 +40,8 @@ pub(super) struct Folder {
     user: Option<User>,
     /// Holds the lock until it is closed.
     _lock: File,
+    /// Shared with the guards, each of which holds the lock until it ends.
+    guard_lock: File,
 }
 
 impl Folder {
@@ -62,12 +68,18 @@ impl Folder {
         let path = path
             .canonicalize()
             .map_err(|error| failed(error.to_string()))?;
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join("tenure.lock"))
-            .map_err(|error| failed(format!("tenure.lock: {error}")))?;
+        let open = |name: &str| {
+            no_symlink(&path.join(name))
+                .and_then(|()| {
+                    File::options()
+                        .create(true)
+                        .truncate(false)
+                        .write(true)
+                        .open(path.join(name))
+                })
+                .map_err(|error| failed(format!("{name}: {error}")))
+        };
+        let lock = open("tenure.lock")?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(ClusterError::InUse(path)),
@@ -75,18 +87,24 @@ impl Folder {
                 return Err(failed(format!("tenure.lock: {error}")));
             }
         }
-        let beneath = path.join("run");
-        let socket_dir = if beneath.as_os_str().len() <= LONGEST_SOCKET_DIR {
-            beneath
-        } else {
-            // Made anew under a name that nobody can have guessed.
-            std::env::temp_dir().join(format!("tenure-run-{}", uuid::Uuid::new_v4()))
-        };
+        let guard_lock = open("guard.lock")?;
+        // Otherwise made anew, under a name that nobody can have guessed.
+        let elsewhere = format!("tenure-run-{}", uuid::Uuid::new_v4());
+        let socket_dir = [
+            path.join("run"),
+            std::env::temp_dir().join(&elsewhere),
+            Path::new("/tmp").join(&elsewhere),
+        ]
+        .into_iter()
+        // A connection string is text.
+        .find(|dir| dir.as_os_str().len() <= LONGEST_SOCKET_DIR && dir.to_str().is_some())
+        .expect("the last one is short");
         let folder = Self {
             path,
             socket_dir,
             user,
             _lock: lock,
+            guard_lock,
         };
         folder
             .own(&folder.path)
@@ -107,6 +125,16 @@ impl Folder {
         &self.socket_dir
     }
 
+    /// The sockets' folder, if it is not beneath this one.
+    pub(super) fn sockets_elsewhere(&self) -> Option<&Path> {
+        let elsewhere = !self.socket_dir.starts_with(&self.path);
+        elsewhere.then_some(&self.socket_dir)
+    }
+
+    pub(super) fn lock_for_guard(&self) -> std::io::Result<File> {
+        self.guard_lock.try_clone()
+    }
+
     pub(super) fn cluster(&self) -> PathBuf {
         self.path.join("postgres")
     }
@@ -123,6 +151,7 @@ impl Folder {
 
     /// Gives a folder to the user that PostgreSQL runs as, and to nobody else.
     fn own(&self, folder: &Path) -> std::io::Result<()> {
+        no_symlink(folder)?;
         if let Some(user) = &self.user {
             chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
         }
@@ -134,6 +163,12 @@ impl Folder {
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = std::process::Command::new(program);
         command.current_dir("/").process_group(0);
+        // PGPORT, PGDATA and their like are meant for other clusters.
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"PG") {
+                command.env_remove(name);
+            }
+        }
         if let Some(user) = &self.user {
             command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
         }
@@ -149,10 +184,8 @@ impl Folder {
         if fs::metadata(&path).is_ok_and(|log| log.len() > LARGE_LOG) {
             fs::rename(&path, path.with_extension("log.1")).map_err(failed)?;
         }
-        File::options()
-            .create(true)
-            .append(true)
-            .open(path)
+        no_symlink(&path)
+            .and_then(|()| File::options().create(true).append(true).open(path))
             .map_err(failed)
     }
 
@@ -164,9 +197,26 @@ impl Folder {
         }
     }
 
-    /// Stops a PostgreSQL that was left behind, guard and all, by a program that was
-    /// killed. The lock is ours, so it is nobody's.
+    /// Waits until the guard of a program that was killed has ended what it guards, and
+    /// stops a PostgreSQL whose guard was killed as well. The folder's lock is ours, so
+    /// neither is anybody's.
     pub(super) async fn stop_leftover(&self, programs: &Programs) -> Result<(), ClusterError> {
+        let deadline = Instant::now() + STOP_LIMIT;
+        loop {
+            match self.guard_lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => {
+                    return Err(self.failure(format!(
+                        "a PostgreSQL that was left behind uses the folder and does not stop \
+                         within {} s (guard.lock: {error})",
+                        STOP_LIMIT.as_secs()
+                    )));
+                }
+            }
+        }
         if !self.cluster().join("postmaster.pid").exists() {
             return Ok(());
         }
@@ -218,14 +268,25 @@ impl Folder {
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished).map_err(|error| failed(error.to_string()))?;
         }
-        let output = self
-            .command(&programs.path("initdb"))
-            .args(["--auth=trust", "--encoding=UTF8", "--locale=C"])
-            .args(["--username", superuser])
-            .arg("--pgdata")
-            .arg(&unfinished)
-            .stdin(Stdio::null())
-            .output()
+        let initdb = guard::spawn(
+            self,
+            &programs.path("initdb"),
+            |command| {
+                command
+                    .args(["--auth=trust", "--encoding=UTF8", "--locale=C"])
+                    .args(["--username", superuser])
+                    .arg("--pgdata")
+                    .arg(&unfinished);
+            },
+            Stdio::piped(),
+            Afterwards::Keep,
+        )
+        .map_err(|error| failed(format!("cannot run initdb: {error}")))?;
+        // Open until it has ended.
+        let _lifeline = initdb.lifeline;
+        let output = initdb
+            .child
+            .wait_with_output()
             .await
             .map_err(|error| failed(format!("cannot run initdb: {error}")))?;
         if !output.status.success() {
@@ -233,7 +294,9 @@ impl Folder {
                 "initdb failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
             );
-            if let Some(user) = &self.user {
+            if let Some(user) = &self.user
+                && what.contains("ermission denied")
+            {
                 what.push_str(&format!(
                     "\nAs tenure runs as root, PostgreSQL runs as the user {}, who needs to \
                      reach the folder: choose one outside of a home folder with --data-dir",
@@ -248,10 +311,22 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !self.socket_dir.starts_with(&self.path) {
-            // Empty once PostgreSQL has ended; if it has not, it stays.
-            let _ = fs::remove_dir(&self.socket_dir);
+        if let Some(sockets) = self.sockets_elsewhere() {
+            // Not empty before PostgreSQL has ended, upon which its guard removes it.
+            let _ = fs::remove_dir(sockets);
         }
+    }
+}
+
+/// What belongs to the user that PostgreSQL runs as must not lead root elsewhere.
+fn no_symlink(path: &Path) -> std::io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Err(std::io::Error::other(format!(
+            "{} is a symbolic link, which it must not be",
+            path.display()
+        ))),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

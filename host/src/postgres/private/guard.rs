@@ -1,58 +1,83 @@
-//! The guard: a shell between the program and PostgreSQL that outlives the one and ends the
-//! other.
+//! The guard: a shell between the program and a program of PostgreSQL's that outlives the
+//! one and ends the other.
 
+use std::io;
 use std::path::Path;
 use std::process::Stdio;
 
-use tokio::process::Child;
+use tokio::process::{Child, ChildStdin};
 
-use super::ClusterError;
 use super::folder::Folder;
-use super::programs::Programs;
 
-/// Runs PostgreSQL until it ends by itself, or until the other end of standard input is
-/// closed: by the program, or by the kernel when the program is no more. SIGINT is
-/// PostgreSQL's fast shutdown. `$0` is a folder to remove in the end, or empty.
+/// Runs a program until it ends by itself, or until the other end of standard input is
+/// closed: by us, or by the kernel when we are no more. SIGINT is PostgreSQL's fast shutdown,
+/// and `initdb` cleans up after itself.
+///
+/// Standard output is the folder's lock on guards: held for as long as this shell runs, and
+/// not by the program, which may leave processes behind.
+///
+/// `$0` and `$1` are folders to remove in the end, or empty.
 const SCRIPT: &str = r#"
-exec 3<&0 </dev/null
-"$@" 3<&- &
-postgres=$!
-(read -r _ <&3; kill -INT "$postgres" 2>/dev/null) &
+exec 3<&0 </dev/null 4>&1 >/dev/null
+data=$0 sockets=$1
+shift
+"$@" 3<&- 4>&- &
+program=$!
+(read -r _ <&3; kill -INT "$program" 2>/dev/null) &
 lifeline=$!
-wait "$postgres"
+wait "$program"
 status=$?
 kill "$lifeline" 2>/dev/null
-[ -z "$0" ] || rm -rf "$0"
+[ -z "$sockets" ] || rm -rf "$sockets"
+[ -z "$data" ] || rm -rf "$data"
 exit "$status"
 "#;
 
+/// A program that is guarded.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    pub(super) child: Child,
+    /// The guard stops the program when this is closed, which the kernel does too.
+    pub(super) lifeline: Option<ChildStdin>,
+}
+
+/// What is left of a folder when the guarded program has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Afterwards {
+    /// All of it.
+    Keep,
+    /// All of it but the sockets' folder, where that is elsewhere.
+    RemoveSockets,
+    /// Nothing.
+    RemoveAll,
+}
+
+/// Starts `program`, whose standard error goes to `output`.
 pub(super) fn spawn(
     folder: &Folder,
-    programs: &Programs,
-    temporary: bool,
-) -> Result<Child, ClusterError> {
-    let failed =
-        |error: std::io::Error| folder.failure(format!("cannot start PostgreSQL: {error}"));
-    let log = folder.open_log()?;
+    program: &Path,
+    arguments: impl FnOnce(&mut tokio::process::Command),
+    output: Stdio,
+    afterwards: Afterwards,
+) -> io::Result<Guarded> {
     let mut command = folder.command(Path::new("/bin/sh"));
     command.arg("-c").arg(SCRIPT);
-    if temporary {
-        command.arg(folder.path());
-    } else {
-        command.arg("");
-    }
-    command
-        .arg(programs.path("postgres"))
-        .arg("-D")
-        .arg(folder.cluster())
-        .arg("-k")
-        .arg(folder.socket_dir())
-        .args(["-c", "listen_addresses="])
-        .args(["-c", "unix_socket_permissions=0700"])
-        .args(["-c", "max_connections=100"])
+    let nothing = Path::new("");
+    command.arg(match afterwards {
+        Afterwards::RemoveAll => folder.path(),
+        _ => nothing,
+    });
+    command.arg(match folder.sockets_elsewhere() {
+        Some(sockets) if afterwards != Afterwards::Keep => sockets,
+        _ => nothing,
+    });
+    command.arg(program);
+    arguments(&mut command);
+    let mut child = command
         .stdin(Stdio::piped())
-        .stdout(log.try_clone().map_err(failed)?)
-        .stderr(log)
-        .spawn()
-        .map_err(failed)
+        .stdout(folder.lock_for_guard()?)
+        .stderr(output)
+        .spawn()?;
+    let lifeline = child.stdin.take();
+    Ok(Guarded { child, lifeline })
 }

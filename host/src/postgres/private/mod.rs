@@ -6,16 +6,16 @@ mod guard;
 mod programs;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::process::{Child, ChildStdin};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::NoTls;
 
 pub use programs::MissingPrograms;
 
 use folder::Folder;
+use guard::{Afterwards, Guarded};
 use programs::Programs;
 
 /// The database that a private cluster has for sessions and locks.
@@ -23,6 +23,15 @@ pub const DATABASE: &str = "lockdb";
 
 /// The superuser of a private cluster, whom the socket's folder keeps apart from others.
 const SUPERUSER: &str = "tenure";
+
+/// The most connections that a pool may have to a private cluster.
+pub const MAX_CONNECTIONS: usize = 90;
+
+/// Ten more, for migrations and for whoever looks at it.
+const SERVER_CONNECTIONS: usize = MAX_CONNECTIONS + 10;
+
+/// There is no other in the folder of the socket.
+const PORT: u16 = 5432;
 
 /// How long a start may take, which after a crash includes PostgreSQL's recovery.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -68,9 +77,7 @@ pub enum ClusterError {
 #[derive(Debug)]
 pub struct PrivateCluster {
     folder: Folder,
-    child: Child,
-    /// The guard stops PostgreSQL when this is closed, which the kernel does too.
-    lifeline: Option<ChildStdin>,
+    postgres: Guarded,
 }
 
 impl PrivateCluster {
@@ -95,13 +102,30 @@ impl PrivateCluster {
         let programs = Programs::find(folder.cluster_version().as_deref())?;
         folder.stop_leftover(&programs).await?;
         folder.initialise(&programs, SUPERUSER).await?;
-        let mut child = guard::spawn(&folder, &programs, temporary)?;
-        let lifeline = child.stdin.take();
-        let mut cluster = Self {
-            folder,
-            child,
-            lifeline,
-        };
+        let log = folder.open_log()?;
+        let postgres = guard::spawn(
+            &folder,
+            &programs.path("postgres"),
+            |command| {
+                command
+                    .arg("-D")
+                    .arg(folder.cluster())
+                    .arg("-k")
+                    .arg(folder.socket_dir())
+                    .args(["-c", "listen_addresses="])
+                    .args(["-c", "unix_socket_permissions=0700"])
+                    .args(["-c", &format!("port={PORT}")])
+                    .args(["-c", &format!("max_connections={SERVER_CONNECTIONS}")]);
+            },
+            Stdio::from(log),
+            if temporary {
+                Afterwards::RemoveAll
+            } else {
+                Afterwards::RemoveSockets
+            },
+        )
+        .map_err(|error| folder.failure(format!("cannot start PostgreSQL: {error}")))?;
+        let mut cluster = Self { folder, postgres };
         cluster.wait_until_ready().await?;
         Ok(cluster)
     }
@@ -111,7 +135,7 @@ impl PrivateCluster {
     pub fn url(&self, database: &str) -> String {
         let quoted = |text: &str| text.replace('\\', r"\\").replace('\'', r"\'");
         format!(
-            "host='{}' user={SUPERUSER} dbname='{}'",
+            "host='{}' port={PORT} user={SUPERUSER} dbname='{}'",
             quoted(&self.folder.socket_dir().display().to_string()),
             quoted(database)
         )
@@ -125,14 +149,14 @@ impl PrivateCluster {
 
     /// Resolves when PostgreSQL has ended, which it should not by itself.
     pub async fn ended(&mut self) -> std::io::Result<ExitStatus> {
-        self.child.wait().await
+        self.postgres.child.wait().await
     }
 
     /// Stops PostgreSQL in order, cutting what connections there are, and waits for its
     /// end.
     pub async fn stop(mut self) -> Result<(), ClusterError> {
-        drop(self.lifeline.take());
-        match timeout(STOP_LIMIT, self.child.wait()).await {
+        drop(self.postgres.lifeline.take());
+        match timeout(STOP_LIMIT, self.postgres.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(self
                 .folder
@@ -149,7 +173,7 @@ impl PrivateCluster {
         let url = self.url("postgres");
         let deadline = Instant::now() + START_LIMIT;
         let client = loop {
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Ok(Some(status)) = self.postgres.child.try_wait() {
                 return Err(self
                     .folder
                     .failure(format!("PostgreSQL did not start: {status}")));

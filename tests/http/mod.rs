@@ -1,0 +1,15 @@
+//! The routes: the real router on a real loopback port, asked as clients ask it.
+//!
+//! Every answer that any of these tests gets, of whatever status, is held against the
+//! server's own OpenAPI document; see `client.rs`.
+
+mod auth;
+mod client;
+mod contention;
+mod document;
+mod health;
+mod locks;
+mod odd_requests;
+mod policies;
+mod sessions;
+mod waiting;
