@@ -99,7 +99,7 @@ impl OwnHost {
             .get_export_index(&mut store, interface.as_ref(), name)
             .ok_or("the policy does not export it")?;
         let function: TypedFunc<A, (Result<T, RegistryError>,)> =
-            instance.get_typed_func(&mut store, &function)?;
+            instance.get_typed_func(&mut store, function)?;
         let (verdict,) = function.call_async(&mut store, arguments).await?;
         if let Some(violation) = store.data().record.violation() {
             return Err(format!("the policy {violation}").into());
