@@ -232,16 +232,21 @@ impl Server {
         answer
     }
 
-    /// Waits until some caller has found the lock that it wants in another's hands: only
-    /// then is it looked whose they are.
-    pub async fn until_a_caller_waits(&self) {
+    /// The database's time.
+    pub async fn now(&self) -> String {
+        self.database.scalar("SELECT clock_timestamp()::text").await
+    }
+
+    /// Waits until some caller has since found the lock that it wants in another's hands:
+    /// only then is it looked whose they are.
+    pub async fn until_a_caller_waits(&self, since: &str) {
         self.database
             .until(
                 1,
                 &format!(
                     "SELECT least(count(*), 1) FROM pg_stat_activity \
                      WHERE datname = current_database() AND application_name = 'tenure' \
-                       AND query = $look${}$look$",
+                       AND query_start > '{since}' AND query = $look${}$look$",
                     sql::ACQUIRE_LOOK
                 ),
             )

@@ -22,8 +22,9 @@ async fn meanwhile(
     session: &SessionId,
     happens: impl Future<Output = ()>,
 ) -> Answer {
+    let since = server.now().await;
     let (answer, ()) = join(waiting(server, session, FOR_LONG).send(), async {
-        server.until_a_caller_waits().await;
+        server.until_a_caller_waits(&since).await;
         happens.await;
     })
     .await;
@@ -133,8 +134,9 @@ async fn a_waiter_that_goes_away_leaves_nothing_behind() {
     let token = server.lock("a", &alice).await;
     let mut connection = server.connect().await;
     let request = waiting(&server, &bob, FOR_LONG).bytes();
+    let since = server.now().await;
     connection.write_all(&request).await.unwrap();
-    server.until_a_caller_waits().await;
+    server.until_a_caller_waits(&since).await;
     server.until_in_flight(1).await;
 
     drop(connection);
