@@ -321,6 +321,44 @@ async fn a_postgresql_that_dies_ends_the_server_which_says_so() {
     server.stop();
 }
 
+/// A process that serves a connection of the server's, where there is /proc.
+fn backend(data_dir: &str) -> Option<i32> {
+    let children = format!("/proc/{0}/task/{0}/children", postmaster(data_dir));
+    let children = fs::read_to_string(children).ok()?;
+    children.split_whitespace().find_map(|child| {
+        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
+        line.contains("tenure lockdb").then(|| child.parse().ok())?
+    })
+}
+
+#[tokio::test]
+async fn a_stop_amid_the_recovery_leaves_no_postgresql_behind() {
+    let folder = Folder::new();
+    let data = folder.at("data");
+    let server = start(&data);
+    let session = server.open("me", 60_000).await;
+    let Some(backend) = backend(&data) else {
+        tell("no test of a stop amid the recovery: no backend can be found here");
+        return server.stop();
+    };
+
+    kill(backend, libc::SIGKILL);
+    until("the recovery", || {
+        let log = fs::read_to_string(format!("{data}/postgres.log")).unwrap();
+        log.contains("reinitializing").then_some(())
+    });
+    server.signal(libc::SIGTERM);
+    // Its status is PostgreSQL's, which may have to be told twice.
+    let _ = server.wait();
+
+    folder.until_unused();
+    let server = start(&data);
+    let close = server.request("DELETE", &format!("/v1/sessions/{session}"));
+    let (status, _) = answer(close).await;
+    assert!([204, 404].contains(&status), "{status}");
+    server.stop();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_connection_that_dies_is_contention_until_postgresql_has_recovered() {
     let folder = Folder::new();
@@ -328,16 +366,7 @@ async fn a_connection_that_dies_is_contention_until_postgresql_has_recovered() {
     let server = start(&data);
     let session = server.open("me", 60_000).await;
     let _ = server.lock("k", &session).await;
-    let backends = || {
-        let children = format!("/proc/{0}/task/{0}/children", postmaster(&data));
-        let children = fs::read_to_string(children).ok()?;
-        let backend = children.split_whitespace().find_map(|child| {
-            let line = fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
-            line.contains("tenure lockdb").then(|| child.parse().ok())?
-        });
-        Some(backend)
-    };
-    let Some(Some(backend)) = backends() else {
+    let Some(backend) = backend(&data) else {
         tell("no test of a backend that dies: it cannot be found here");
         return server.stop();
     };
