@@ -3,6 +3,7 @@
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
 mod cancellation;
+mod cli;
 mod component;
 mod concurrency;
 mod contract;
@@ -10,6 +11,7 @@ mod holes;
 mod http;
 mod locks;
 mod migrations;
+mod own_host;
 mod policies;
 mod policy_limits;
 mod policy_settings;

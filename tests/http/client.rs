@@ -4,6 +4,7 @@
 //! status and the content type of the answer, and the body is as it says. Of an error the
 //! document also names the code.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -35,7 +36,9 @@ pub struct Server {
     client: reqwest::Client,
     token: Option<&'static str>,
     document: Value,
-    in_flight: watch::Receiver<usize>,
+    /// By schema.
+    validators: Mutex<HashMap<String, jsonschema::Validator>>,
+    requests: watch::Receiver<Requests>,
     stop: watch::Sender<bool>,
     /// The method and the path of each route that has answered with a success.
     answered: Mutex<Vec<(String, String)>>,
@@ -89,7 +92,7 @@ impl Server {
         };
         adjust(&mut app);
         let token = app.token.is_some().then_some(TOKEN);
-        let (count, in_flight) = watch::channel(0);
+        let (count, requests) = watch::channel(Requests::default());
         let router = router(app).layer(from_fn(move |request, next| {
             counted(count.clone(), request, next)
         }));
@@ -103,7 +106,8 @@ impl Server {
             client: reqwest::Client::new(),
             token,
             document: Value::Null,
-            in_flight,
+            validators: Mutex::default(),
+            requests,
             stop,
             answered: Mutex::default(),
         };
@@ -228,16 +232,21 @@ impl Server {
         answer
     }
 
-    /// Waits until some caller has found the lock that it wants in another's hands: only
-    /// then is it looked whose they are.
-    pub async fn until_a_caller_waits(&self) {
+    /// The database's time.
+    pub async fn now(&self) -> String {
+        self.database.scalar("SELECT clock_timestamp()::text").await
+    }
+
+    /// Waits until some caller has since found the lock that it wants in another's hands:
+    /// only then is it looked whose they are.
+    pub async fn until_a_caller_waits(&self, since: &str) {
         self.database
             .until(
                 1,
                 &format!(
                     "SELECT least(count(*), 1) FROM pg_stat_activity \
                      WHERE datname = current_database() AND application_name = 'tenure' \
-                       AND query = $look${}$look$",
+                       AND query_start > '{since}' AND query = $look${}$look$",
                     sql::ACQUIRE_LOOK
                 ),
             )
@@ -245,12 +254,23 @@ impl Server {
     }
 
     /// Waits until so many requests are being worked on.
-    pub async fn until_in_flight(&self, requests: usize) {
-        let mut in_flight = self.in_flight.clone();
-        tokio::time::timeout(LONG, in_flight.wait_for(|count| *count == requests))
-            .await
-            .expect("the number of requests in flight never became that")
-            .unwrap();
+    pub async fn until_in_flight(&self, in_flight: usize) {
+        self.until(|requests| requests.in_flight == in_flight).await;
+    }
+
+    /// Waits until so many requests were given up in the middle of the work, because their
+    /// callers had gone.
+    pub async fn until_given_up(&self, given_up: usize) {
+        self.until(|requests| requests.given_up == given_up).await;
+    }
+
+    async fn until(&self, so: impl FnMut(&Requests) -> bool) {
+        let mut requests = self.requests.clone();
+        let found = tokio::time::timeout(LONG, requests.wait_for(so)).await;
+        let Ok(found) = found else {
+            panic!("it did not come to that: {:?}", self.requests.borrow());
+        };
+        drop(found.unwrap());
     }
 
     /// The methods that the document has for a path, and the path as the document spells it.
@@ -380,16 +400,20 @@ impl Server {
     }
 
     fn validate(&self, schema: &Value, value: &Value, what: &str) {
-        let whole = json!({ "allOf": [schema], "components": self.document["components"] });
-        let validator = jsonschema::options()
-            .with_draft(jsonschema::Draft::Draft202012)
-            .should_validate_formats(true)
-            .build(&whole)
-            .unwrap();
+        let mut validators = self.validators.lock().unwrap();
+        let validator = validators.entry(schema.to_string()).or_insert_with(|| {
+            let whole = json!({ "allOf": [schema], "components": self.document["components"] });
+            jsonschema::options()
+                .with_draft(jsonschema::Draft::Draft202012)
+                .should_validate_formats(true)
+                .build(&whole)
+                .unwrap()
+        });
         let errors: Vec<_> = validator
             .iter_errors(value)
             .map(|error| format!("{}: {error}", error.instance_path()))
             .collect();
+        drop(validators);
         assert!(errors.is_empty(), "{errors:?}: {what}");
     }
 
@@ -419,21 +443,37 @@ fn check_allow(answer: &Answer, item: &Value, what: &str) {
     assert_eq!(allowed, expected, "{what}");
 }
 
-/// Counts the requests that are being worked on; one that is given up counts no longer.
+#[derive(Debug, Default)]
+struct Requests {
+    in_flight: usize,
+    given_up: usize,
+}
+
 async fn counted(
-    count: watch::Sender<usize>,
+    count: watch::Sender<Requests>,
     request: AxumRequest,
     next: Next,
 ) -> axum::response::Response {
-    struct Counted(watch::Sender<usize>);
+    struct Counted {
+        count: watch::Sender<Requests>,
+        answered: bool,
+    }
     impl Drop for Counted {
         fn drop(&mut self) {
-            self.0.send_modify(|count| *count -= 1);
+            self.count.send_modify(|requests| {
+                requests.in_flight -= 1;
+                requests.given_up += usize::from(!self.answered);
+            });
         }
     }
-    count.send_modify(|count| *count += 1);
-    let _counted = Counted(count);
-    next.run(request).await
+    count.send_modify(|requests| requests.in_flight += 1);
+    let mut counted = Counted {
+        count,
+        answered: false,
+    };
+    let response = next.run(request).await;
+    counted.answered = true;
+    response
 }
 
 pub struct Request<'a> {

@@ -30,13 +30,12 @@ async fn live_does_not_touch_the_database_and_ready_does() {
     // A pool that has not been used yet.
     let host = Host::new(&database);
     let server = Server::of(database, host, |_| {}).await;
-    let pools = || server.database.scalar::<i64>(CONNECTIONS);
-    let before = pools().await;
+    server.database.until(0, CONNECTIONS).await;
 
     assert_eq!(server.get("/health/live").await.is(200)["status"], "ok");
-    assert_eq!(pools().await, before);
+    assert_eq!(server.database.scalar::<i64>(CONNECTIONS).await, 0);
     assert_eq!(server.get("/health/ready").await.is(200)["status"], "ok");
-    assert_eq!(pools().await, before + 1);
+    assert_eq!(server.database.scalar::<i64>(CONNECTIONS).await, 1);
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ async fn a_violation_is_the_policys_failure() {
         let server = Server::with_policy(policy).await;
         let answer = server.heartbeat(&Uuid::new_v4().into()).await;
         answer.is_error(500, "POLICY_FAILED");
-        assert_eq!(server.host.registry.policy().violations(), 1);
+        assert_eq!(server.host.registry.policy().counts().violations, 1);
         assert_eq!(server.database.sessions().await, 0);
     }
     for policy in [

@@ -22,8 +22,9 @@ async fn meanwhile(
     session: &SessionId,
     happens: impl Future<Output = ()>,
 ) -> Answer {
+    let since = server.now().await;
     let (answer, ()) = join(waiting(server, session, FOR_LONG).send(), async {
-        server.until_a_caller_waits().await;
+        server.until_a_caller_waits(&since).await;
         happens.await;
     })
     .await;
@@ -133,13 +134,14 @@ async fn a_waiter_that_goes_away_leaves_nothing_behind() {
     let token = server.lock("a", &alice).await;
     let mut connection = server.connect().await;
     let request = waiting(&server, &bob, FOR_LONG).bytes();
+    let since = server.now().await;
     connection.write_all(&request).await.unwrap();
-    server.until_a_caller_waits().await;
+    server.until_a_caller_waits(&since).await;
     server.until_in_flight(1).await;
 
     drop(connection);
 
-    server.until_in_flight(0).await;
+    server.until_given_up(1).await;
     server.database.until_hosts_are_idle().await;
     server.release("a", token).await.is(204);
     assert_eq!(server.get("/v1/locks/a").await.is(200)["held"], false);
@@ -167,7 +169,7 @@ async fn a_caller_that_goes_away_in_the_middle_of_its_grant_leaves_nothing_behin
 
     // The gate is still shut, so it waits no more because it was cancelled.
     server.database.until_somebody_waits(0).await;
-    server.until_in_flight(0).await;
+    server.until_given_up(1).await;
     gate.open().await;
     server.database.until_hosts_are_idle().await;
     assert_eq!(server.database.locks().await, 0);

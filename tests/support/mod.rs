@@ -1,7 +1,9 @@
-//! What the tests share: a database for each, hosts on it, the fixture policies.
+//! What the tests share: a database for each, hosts on it, the program as a
+//! process, the fixture policies.
 
 pub mod database;
 pub mod host;
+pub mod program;
 pub mod server;
 
 /// The fixture policies, built by the build script: a constant for each.

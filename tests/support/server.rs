@@ -256,7 +256,7 @@ fn setting(name: &str) -> Option<String> {
 
 /// Straight to standard error: what `eprintln!` prints is captured with the test's own
 /// output, also from threads that the test has started, and shown only if the test fails.
-fn tell(what: &str) {
+pub fn tell(what: &str) {
     let _ = writeln!(std::io::stderr(), "integration tests: {what}");
 }
 

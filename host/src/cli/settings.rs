@@ -680,7 +680,7 @@ mod tests {
             ),
             ("lock.session.ttl = [1]", "has to be a string"),
             ("lock.session.ttl = 1.5", "has to be a string"),
-            ("listen = ", "listen"),
+            ("\nlisten = ", "line 2"),
             ("\u{0}", ""),
         ] {
             let error = format!("{:#}", read(text).unwrap_err());

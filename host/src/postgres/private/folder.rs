@@ -294,7 +294,9 @@ impl Folder {
                 "initdb failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
             );
-            if let Some(user) = &self.user {
+            if let Some(user) = &self.user
+                && what.contains("ermission denied")
+            {
                 what.push_str(&format!(
                     "\nAs tenure runs as root, PostgreSQL runs as the user {}, who needs to \
                      reach the folder: choose one outside of a home folder with --data-dir",

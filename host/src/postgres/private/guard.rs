@@ -11,19 +11,27 @@ use super::folder::Folder;
 
 /// Runs a program until it ends by itself, or until the other end of standard input is
 /// closed: by us, or by the kernel when we are no more. SIGINT is PostgreSQL's fast shutdown,
-/// and `initdb` cleans up after itself.
+/// and `initdb` cleans up after itself. A PostgreSQL that gets it while it recovers from the
+/// crash of a backend may never end (seen with 15.18), so after half a minute it gets
+/// SIGQUIT, upon which it ends at once and recovers at the next start.
 ///
 /// Standard output is the folder's lock on guards: held for as long as this shell runs, and
 /// not by the program, which may leave processes behind.
 ///
 /// `$0` and `$1` are folders to remove in the end, or empty.
 const SCRIPT: &str = r#"
-exec 3<&0 </dev/null 4>&1 1>&2
+exec 3<&0 </dev/null 4>&1 >/dev/null
 data=$0 sockets=$1
 shift
 "$@" 3<&- 4>&- &
 program=$!
-(read -r _ <&3; kill -INT "$program" 2>/dev/null) &
+(
+  read -r _ <&3
+  kill -INT "$program" 2>/dev/null
+  seconds=0
+  while [ "$seconds" -lt 30 ]; do sleep 1 3<&- 4>&-; seconds=$((seconds + 1)); done
+  kill -QUIT "$program" 2>/dev/null
+) &
 lifeline=$!
 wait "$program"
 status=$?
@@ -52,7 +60,7 @@ pub(super) enum Afterwards {
     RemoveAll,
 }
 
-/// Starts `program`; both of its outputs go to `output`.
+/// Starts `program`, whose standard error goes to `output`.
 pub(super) fn spawn(
     folder: &Folder,
     program: &Path,

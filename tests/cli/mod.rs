@@ -1,0 +1,11 @@
+//! The program `tenure`, as a process: its commands and settings, the server, and the
+//! server's private PostgreSQL; and the scripts that start it.
+
+mod commands;
+mod private;
+mod scripts;
+mod serve;
+mod settings;
+
+/// Stands for a password or a token: must not appear anywhere.
+const SECRET: &str = "hunter2-correct-horse";
