@@ -57,8 +57,14 @@ impl Guest for Clamp {
 fn bounds(owner: Option<&str>) -> Result<Bounds, RegistryError> {
     let misconfigured =
         |why| RegistryError::Refused(format!("the policy's settings make no sense: {why}"));
-    let settings = store::get_all().map_err(|error| misconfigured(format!("{error:?}")))?;
+    let settings = store::get_all().map_err(|error| misconfigured(text(error)))?;
     Bounds::of(&settings, owner).map_err(misconfigured)
+}
+
+fn text(error: store::Error) -> String {
+    match error {
+        store::Error::Upstream(text) | store::Error::Io(text) => text,
+    }
 }
 
 fn invalid(broken: rules::Broken) -> RegistryError {
