@@ -20,7 +20,6 @@ use bindings::exports::tenure::registry::session_registry::Guest;
 use bindings::tenure::registry::statements;
 use bindings::tenure::registry::types::{RegistryError, SessionId, StoreError};
 use bindings::wasi::config::store;
-use lifecycle::rules;
 
 /// With the 32 KiB stack and the data this fills one page of memory, which the host keeps
 /// resident.
