@@ -65,8 +65,9 @@ async fn main() {
     }
     rounds.sort();
     println!(
-        "{} a call (median; fastest {:?})",
-        format_args!("{:?}", rounds[ROUNDS / 2]),
+        "{}: {:?} a call (median of {ROUNDS} rounds; fastest {:?})",
+        registry.policy().name(),
+        rounds[ROUNDS / 2],
         rounds[0]
     );
 }
