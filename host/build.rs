@@ -10,6 +10,7 @@ fn main() -> anyhow::Result<()> {
     for input in [
         "guest/arena",
         "guest/lifecycle",
+        "guest/rules",
         "wit",
         "Cargo.lock",
         ".cargo/config.toml",

@@ -13,6 +13,7 @@ use wasmparser::{Operator, Parser, Payload, TypeRef, Validator};
 
 use crate::support::database::TestDatabase;
 use crate::support::host::{LONG, lifecycle};
+use crate::support::policies;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -60,8 +61,19 @@ fn it_tells_its_name_and_version() {
 /// Its memory has no maximum of its own, so that it does not grow rests on the code.
 #[test]
 fn it_has_one_memory_of_one_page_and_no_instruction_that_grows_it() {
+    has_one_memory_of_one_page_and_no_instruction_that_grows_it(LIFECYCLE);
+}
+
+#[test]
+fn neither_has_another_policy_that_comes_with_tenure() {
+    for policy in [policies::CLAMP, policies::ADMISSION] {
+        has_one_memory_of_one_page_and_no_instruction_that_grows_it(policy);
+    }
+}
+
+fn has_one_memory_of_one_page_and_no_instruction_that_grows_it(policy: &[u8]) {
     let (mut memories, mut functions) = (Vec::new(), 0);
-    for payload in Parser::new(0).parse_all(LIFECYCLE) {
+    for payload in Parser::new(0).parse_all(policy) {
         match payload.unwrap() {
             Payload::MemorySection(section) => {
                 memories.extend(section.into_iter().map(|memory| memory.unwrap().initial));

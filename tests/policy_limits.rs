@@ -211,9 +211,9 @@ fn what_needs_too_much_before_it_runs_is_not_loaded() {
             "9 tables",
         ),
         (
-            component(&[nothing; 33]),
+            component(&[nothing; 65]),
             Interpreted,
-            "33 core module instances",
+            "65 core module instances",
         ),
         // What fits is told what it lacks otherwise.
         (
@@ -222,7 +222,7 @@ fn what_needs_too_much_before_it_runs_is_not_loaded() {
             "session-registry",
         ),
         (component(&[memory; 3]), Interpreted, "session-registry"),
-        (component(&[nothing; 32]), Strict, "session-registry"),
+        (component(&[nothing; 64]), Strict, "session-registry"),
     ] {
         let error = load(&component, profile).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");

@@ -31,9 +31,10 @@ struct Admission;
 
 impl Guest for Admission {
     fn open_session(owner_id: String, ttl_ms: u64) -> Result<SessionId, RegistryError> {
-        let settings = settings().map_err(|error| {
-            RegistryError::Refused(format!("the policy's settings cannot be read: {error:?}"))
-        })?;
+        let settings =
+            settings().map_err(|(store::Error::Upstream(why) | store::Error::Io(why))| {
+                RegistryError::Refused(format!("the policy's settings cannot be read: {why}"))
+            })?;
         settings.admit(&owner_id).map_err(RegistryError::Refused)?;
         behind::open_session(&owner_id, ttl_ms)
     }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use lifecycle::rules::MAX_TTL_MS;
+use rules::MAX_TTL_MS;
 
 /// Bounds of a TTL in milliseconds, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,6 @@ use bindings::exports::tenure::registry::session_registry::Guest;
 use bindings::tenure::registry::statements;
 use bindings::tenure::registry::types::{RegistryError, SessionId, StoreError};
 use bindings::wasi::config::store;
-use lifecycle::rules;
 
 /// With the 32 KiB stack and the data this fills one page of memory, which the host keeps
 /// resident.
@@ -57,8 +56,14 @@ impl Guest for Clamp {
 fn bounds(owner: Option<&str>) -> Result<Bounds, RegistryError> {
     let misconfigured =
         |why| RegistryError::Refused(format!("the policy's settings make no sense: {why}"));
-    let settings = store::get_all().map_err(|error| misconfigured(format!("{error:?}")))?;
+    let settings = store::get_all().map_err(|error| misconfigured(text(error)))?;
     Bounds::of(&settings, owner).map_err(misconfigured)
+}
+
+fn text(error: store::Error) -> String {
+    match error {
+        store::Error::Upstream(text) | store::Error::Io(text) => text,
+    }
 }
 
 fn invalid(broken: rules::Broken) -> RegistryError {

@@ -4,7 +4,6 @@ mod bindings {
     wit_bindgen::generate!({ world: "session-policy", path: "../../wit" });
 }
 
-use crate::rules;
 use bindings::exports::tenure::registry::session_registry::Guest;
 use bindings::tenure::registry::statements;
 use bindings::tenure::registry::types::{RegistryError, SessionId, StoreError};

@@ -2,10 +2,10 @@
 //! what its outcome means. No retry, no insert but in `open-session`, no memory between
 //! calls.
 //!
-//! The contract is `wit/session-registry.wit`. [`rules`] is plain Rust and is tested
-//! natively; `component` binds it to the contract and exists only on WebAssembly.
+//! The contract is `wit/session-registry.wit`. The rules are plain Rust in the crate `rules`,
+//! which is tested natively; `component` binds them to the contract and exists only on
+//! WebAssembly.
 #![deny(missing_docs)]
 
-#[cfg(all(target_arch = "wasm32", feature = "component"))]
+#[cfg(target_arch = "wasm32")]
 mod component;
-pub mod rules;

@@ -1,4 +1,7 @@
-//! The rules themselves: plain functions of their arguments, with no bindings in sight.
+//! The rules of Tenure's default policy: plain functions of their arguments, with no bindings
+//! in sight.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), no_std)]
 
 /// The longest owner id, in characters.
 pub const MAX_OWNER_CHARS: usize = 64;

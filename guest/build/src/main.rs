@@ -1,0 +1,27 @@
+//! Builds policies of this workspace by name: `cargo run -p guest-build -- clamp` compiles
+//! `guest/clamp` and writes `target/policies/clamp.wasm`, a component.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::{env, fs};
+
+use anyhow::{Result, ensure};
+use guest_build::Artifact;
+
+fn main() -> Result<()> {
+    let names: Vec<String> = env::args().skip(1).collect();
+    ensure!(!names.is_empty(), "name one or more folders of guest/");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let out_dir = root.join("target/policies");
+    fs::create_dir_all(&out_dir)?;
+    for name in &names {
+        guest_build::build(
+            &root.join("guest").join(name),
+            &[Artifact::Library(name)],
+            env!("CARGO_PKG_VERSION"),
+            &out_dir,
+        )?;
+        println!("target/policies/{name}.wasm");
+    }
+    Ok(())
+}
