@@ -3,6 +3,7 @@
 //! Which server they use is printed; see `support/server.rs` for the choice.
 
 mod component;
+mod conformance;
 mod contract;
 mod holes;
 mod policies;

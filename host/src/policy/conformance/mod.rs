@@ -92,10 +92,10 @@ impl Default for Settings {
 
 /// Checks a policy that is to be swapped in, on a thread for work that blocks: with
 /// [`SWAP_OPERATIONS`] random operations and a seed of its own.
-pub async fn check(limits: &Limits, component: impl Into<Arc<[u8]>>) -> Report {
+pub async fn check(limits: Limits, component: impl Into<Arc<[u8]>>) -> Report {
     let component = component.into();
     let settings = Settings {
-        limits: limits.clone(),
+        limits,
         operations: SWAP_OPERATIONS,
         ..Settings::default()
     };
