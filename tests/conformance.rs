@@ -22,9 +22,14 @@ use crate::support::host::{key, lifecycle};
 use crate::support::policies::{self, for_each_policy};
 use crate::support::program::tenure;
 
-/// Each policy that misbehaves, the checks that have to find it out, and what they have to
-/// say.
-const MISBEHAVING: &[(&str, &[u8], &[(&str, &str)])] = &[
+/// A policy that misbehaves, the checks that have to find it out, and what they have to say.
+type Misbehaving = (
+    &'static str,
+    &'static [u8],
+    &'static [(&'static str, &'static str)],
+);
+
+const MISBEHAVING: &[Misbehaving] = &[
     (
         "true_on_zero_rows",
         policies::TRUE_ON_ZERO_ROWS,
