@@ -280,6 +280,7 @@ mod tests {
         for sealed in [false, true] {
             let model = Model::default();
             let id = open(&model, TTL);
+            now(model.advance(Duration::from_millis(1)));
             let began = model.state().now;
             now(model.advance(MINUTE));
             if sealed {
