@@ -6,6 +6,7 @@ mod cancellation;
 mod cli;
 mod component;
 mod concurrency;
+mod conformance;
 mod contract;
 mod holes;
 mod http;

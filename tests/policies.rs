@@ -168,6 +168,40 @@ async fn false_on_fault() {
 }
 
 #[tokio::test]
+async fn disguises_faults() {
+    let hosts = Hosts::with(policies::DISGUISES_FAULTS).await;
+    let session = hosts.open().await;
+    let holder = hosts.database.hold(&session).await;
+
+    is_contention(hosts.bad.registry.heartbeat(&session, LONG).await);
+
+    holder.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(hosts.violations(), 1);
+    assert_eq!(
+        hosts.bad.registry.policy().last_violation().as_deref(),
+        Some("turned a fault of the database into another error")
+    );
+    assert!(hosts.is_alive(&session).await);
+    hosts.assert_that_the_good_policy_works().await;
+}
+
+/// It does not misbehave; it is here for the others to be told from.
+#[tokio::test]
+async fn stricter() {
+    let hosts = Hosts::with(policies::STRICTER).await;
+    let registry = &hosts.bad.registry;
+
+    let refused = registry.open_session("tester", LONG).await;
+    let session = registry.open_session("worker-7", 10 * LONG).await.unwrap();
+
+    assert_eq!(refused, Err(Error::Refused("workers only".to_owned())));
+    assert_eq!(session.lease.ttl, Duration::from_secs(60));
+    assert_eq!(hosts.violations(), 0);
+    assert_eq!(hosts.database.sessions().await, 1);
+    hosts.assert_that_the_good_policy_works().await;
+}
+
+#[tokio::test]
 async fn false_on_one_row() {
     let hosts = Hosts::with(policies::FALSE_ON_ONE_ROW).await;
     let session = hosts.open().await;

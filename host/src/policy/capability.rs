@@ -90,7 +90,7 @@ impl statements::Host for StatementsView<'_> {
         let Operation::OpenSession { owner } = asked else {
             unreachable!("made three lines above")
         };
-        let id = Uuid::new_v4();
+        let id = self.ctx.statements.new_id();
         let outcome = match ttl(ttl_ms) {
             Ok(ttl_ms) => self.ctx.statements.open_session(id, &owner, ttl_ms).await,
             Err(error) => Err(error),

@@ -5,9 +5,9 @@ mod audit;
 mod bindings;
 mod call;
 mod capability;
-mod counters;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counters;
 mod engine;
 mod extras;
 mod fault;
@@ -17,8 +17,8 @@ mod metadata;
 mod profile;
 mod record;
 mod slot;
-mod wasi;
 mod usage;
+mod wasi;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -15,6 +15,11 @@ use super::StoreError;
 /// whole or not at all.
 #[async_trait]
 pub trait Statements: Send + Sync + 'static {
+    /// Makes the id of a new session: one that nobody can guess, and that no other has.
+    fn new_id(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+
     /// Inserts the session `id` of `owner`; returns when it expires.
     async fn open_session(
         &self,

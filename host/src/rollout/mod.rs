@@ -15,8 +15,7 @@ use std::time::SystemTime;
 use tokio::sync::Mutex;
 
 use crate::policy::conformance::{self, Verdict};
-use crate::policy::{
-    LoadError, Policy, PolicyEngine, PolicyOptions, PolicySlot, sha256};
+use crate::policy::{LoadError, Policy, PolicyEngine, PolicyOptions, PolicySlot, sha256};
 use crate::postgres::{Database, Noted, StoreError};
 
 pub use breaker::Breaker;

@@ -53,7 +53,9 @@ impl TrustedKeys {
                 SignatureError::Key(format!("this is no Ed25519 public key in PEM: {error}"))
             })?;
             if key.is_weak() {
-                return Err(SignatureError::Key("the public key is a weak one".to_owned()));
+                return Err(SignatureError::Key(
+                    "the public key is a weak one".to_owned(),
+                ));
             }
             keys.push(key);
         }
@@ -118,7 +120,9 @@ impl<'a> Signed<'a> {
         let (message, last) = file.split_at(at);
         let mut lines = message.split('\n');
         if lines.next() != Some(HEADER) {
-            return Err(Malformed("it does not begin with the line tenure-policy-signature-v1"));
+            return Err(Malformed(
+                "it does not begin with the line tenure-policy-signature-v1",
+            ));
         }
         let mut field = |name: &str, missing| {
             lines

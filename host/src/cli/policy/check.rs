@@ -63,7 +63,7 @@ pub fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode> {
     if let Some(owner) = matches.get_one::<String>("owner") {
         settings.owner.clone_from(owner);
     }
-    let report = conformance::check_with(&settings, &given.bytes);
+    let report = conformance::check(&settings, &given.bytes);
     if matches.get_flag("json") {
         let about = &given.about;
         let mut document = json!({

@@ -1,5 +1,6 @@
 //! Whether a component fits the world, and what does not.
 
+use wasmparser::Parser;
 use wit_component::{DecodedWasm, OutputToString, WitPrinter};
 use wit_parser::decoding::decode_world;
 use wit_parser::{Function, Interface, PackageName, Resolve, Type, WorldId, WorldItem, WorldKey};
@@ -15,6 +16,12 @@ pub(super) struct Declared {
 impl Declared {
     /// Reads a component. The error says what else the bytes are.
     pub(super) fn read(component: &[u8]) -> Result<Self, String> {
+        if Parser::is_core_wasm(component) {
+            return Err(
+                "this is a core module, which `wasm-tools component new` can make a component of"
+                    .to_owned(),
+            );
+        }
         match wit_component::decode(component) {
             Ok(DecodedWasm::Component(resolve, world)) => Ok(Self { resolve, world }),
             Ok(DecodedWasm::WitPackage(..)) => {
@@ -60,15 +67,17 @@ impl Declared {
 
 /// What does not fit the world `session-policy`, or nothing.
 ///
-/// `wit_component::targets` decides. What is looked at first is what it would not name
-/// plainly: an import that the host has not, an export that is missing, a function of another
-/// type. More exports than the world's are fine.
+/// `wit_component::targets` decides. What it would not name plainly is looked for beside it: an
+/// import that the host has not, an export that is missing, a function of another type. More
+/// exports than the world's are fine.
 ///
 /// A version counts as the world's own where the two are on one track: 0.1.0 and 0.1.7, 1.2.0
 /// and 1.3.0.
 pub(super) fn misfits(component: &[u8], declared: &Declared) -> Vec<String> {
     let (mut host, world) = decode_world(COMPONENT_TYPE).expect("bindgen made it");
     let mut found = Vec::new();
+    // Written otherwise, which need not mean another type.
+    let mut suspects = Vec::new();
     let theirs = &declared.resolve.worlds[declared.world];
     let ours = host.worlds[world].clone();
 
@@ -91,7 +100,7 @@ pub(super) fn misfits(component: &[u8], declared: &Declared) -> Vec<String> {
                 None => found.push(format!(
                     "it imports the function {function} of {name}, which this host does not have"
                 )),
-                Some(has) => different(&mut found, &host, has, &declared.resolve, wanted, &name),
+                Some(has) => different(&mut suspects, &host, has, &declared.resolve, wanted, &name),
             }
         }
     }
@@ -118,21 +127,29 @@ pub(super) fn misfits(component: &[u8], declared: &Declared) -> Vec<String> {
                     "its {name} does not export the function {function}"
                 )),
                 Some(given) => {
-                    different(&mut found, &host, wanted, &declared.resolve, given, &name);
+                    different(
+                        &mut suspects,
+                        &host,
+                        wanted,
+                        &declared.resolve,
+                        given,
+                        &name,
+                    );
                 }
             }
         }
     }
-    if found.is_empty() {
-        if let Some((package, version)) = version {
-            for (_, candidate) in &mut host.packages {
-                if candidate.name == package {
-                    candidate.name.version = Some(version.clone());
-                }
+    if let Some((package, version)) = version {
+        for (_, candidate) in &mut host.packages {
+            if candidate.name == package {
+                candidate.name.version = Some(version.clone());
             }
         }
-        if let Err(error) = wit_component::targets(&host, world, component) {
-            found.push(format!("{:#}", error.root_cause()));
+    }
+    if let Err(error) = wit_component::targets(&host, world, component) {
+        found.append(&mut suspects);
+        if found.is_empty() {
+            found.push(error.root_cause().to_string());
         }
     }
     found
@@ -190,7 +207,7 @@ fn same_track(one: &PackageName, other: &PackageName) -> bool {
 }
 
 fn different(
-    found: &mut Vec<String>,
+    suspects: &mut Vec<String>,
     host: &Resolve,
     contract: &Function,
     component: &Resolve,
@@ -199,7 +216,7 @@ fn different(
 ) {
     let (contract_has, component_has) = (signature(host, contract), signature(component, function));
     if contract_has != component_has {
-        found.push(format!(
+        suspects.push(format!(
             "its {} of {interface} is {component_has}; the contract has {contract_has}",
             function.name
         ));

@@ -52,8 +52,8 @@ use super::{Limits, Policy, PolicyEngine, PolicyOptions};
 use crate::postgres::Statements;
 
 /// What a call may use by default, in units of fuel: roughly as many instructions, a few
-/// milliseconds' worth. The default policy needs some thousands at most, one in an
-/// interpreter some hundred thousand.
+/// milliseconds' worth. The most that the default policy needs, for a list of 100 long keys or
+/// an id of 4096 bytes, is under 20 000.
 pub const FUEL: u64 = 10_000_000;
 
 /// How many random operations a check has by default.

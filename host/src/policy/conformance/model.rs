@@ -32,6 +32,7 @@ pub struct Model {
 
 #[derive(Debug)]
 struct State {
+    ids: fastrand::Rng,
     now: SystemTime,
     sessions: HashMap<Uuid, Row>,
     /// Each key with the session that holds it.
@@ -48,6 +49,7 @@ impl Default for Model {
     fn default() -> Self {
         Self {
             state: Mutex::new(State {
+                ids: fastrand::Rng::with_seed(0),
                 now: SystemTime::UNIX_EPOCH + Duration::from_millis(START_MS),
                 sessions: HashMap::new(),
                 locks: BTreeMap::new(),
@@ -123,6 +125,13 @@ impl State {
 
 #[async_trait]
 impl Statements for Model {
+    /// The same ones in every run, so that a policy does the same work.
+    fn new_id(&self) -> Uuid {
+        let mut bytes = [0; 16];
+        self.state().ids.fill(&mut bytes);
+        uuid::Builder::from_random_bytes(bytes).into_uuid()
+    }
+
     async fn open_session(
         &self,
         id: Uuid,
@@ -271,6 +280,7 @@ mod tests {
         for sealed in [false, true] {
             let model = Model::default();
             let id = open(&model, TTL);
+            now(model.advance(Duration::from_millis(1)));
             let began = model.state().now;
             now(model.advance(MINUTE));
             if sealed {

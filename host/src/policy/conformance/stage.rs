@@ -156,6 +156,10 @@ async fn wait(barrier: &mut Option<Barrier>, when: When) {
 
 #[async_trait]
 impl Statements for Stage {
+    fn new_id(&self) -> Uuid {
+        self.inner.new_id()
+    }
+
     async fn open_session(
         &self,
         id: Uuid,
