@@ -1,7 +1,7 @@
 //! The registry and the lock store over HTTP.
 //!
 //! JSON in and out, one file for each resource. Every answer that is no success, whoever
-//! made it, has the body that is described in [`error`].
+//! made it, has the same form: [`ErrorBody`].
 
 mod auth;
 mod document;
