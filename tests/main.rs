@@ -18,5 +18,6 @@ mod policy_limits;
 mod policy_settings;
 mod policy_wasi;
 mod pool;
+mod rollout;
 mod session_registry;
 mod support;

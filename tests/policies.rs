@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::policy_limits::{asks_on_and_on, takes_much_room};
 use crate::policy_settings::reads_settings;
 use crate::policy_wasi::{looks_around_wasi, says_a_lot, sleeps};
+use crate::rollout::turns_bad;
 use crate::support::database::TestDatabase;
 use crate::support::host::{Host, LONG, engine};
 use crate::support::policies::{self, for_each_policy};

@@ -29,10 +29,8 @@ impl Host {
 
     /// With the default policy, and a patience that outlasts every wait of a test.
     pub fn patient(database: &TestDatabase) -> Self {
-        let mut options = DatabaseOptions::default();
-        options.lock_timeout = LONG;
-        options.statement_timeout = LONG;
-        Self::on(database.pool_with(&options), patient_lifecycle())
+        let policy = Policy::load(patient_engine(), LIFECYCLE).unwrap();
+        Self::on(patient_pool(database), policy)
     }
 
     pub fn with_policy(database: &TestDatabase, policy: &[u8]) -> Self {
@@ -74,16 +72,22 @@ pub fn lifecycle() -> Policy {
         .clone()
 }
 
-/// The same, on an engine that gives a call as much time as there is.
-fn patient_lifecycle() -> Policy {
-    static POLICY: OnceLock<Policy> = OnceLock::new();
-    POLICY
-        .get_or_init(|| {
-            let mut limits = Limits::default();
-            limits.deadline = LONG;
-            Policy::load(&PolicyEngine::new(limits).unwrap(), LIFECYCLE).unwrap()
-        })
-        .clone()
+/// An engine that gives a call as much time as there is.
+pub fn patient_engine() -> &'static PolicyEngine {
+    static ENGINE: OnceLock<PolicyEngine> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        let mut limits = Limits::default();
+        limits.deadline = LONG;
+        PolicyEngine::new(limits).unwrap()
+    })
+}
+
+/// A pool whose statements wait as long as there is.
+pub fn patient_pool(database: &TestDatabase) -> Database {
+    let mut options = DatabaseOptions::default();
+    options.lock_timeout = LONG;
+    options.statement_timeout = LONG;
+    database.pool_with(&options)
 }
 
 pub fn key(name: &str) -> LockKey {

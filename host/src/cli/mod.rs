@@ -1,9 +1,11 @@
 //! The command line: one file for each subcommand, and the settings that they share.
 
+mod admin;
 mod config;
 mod log;
 mod migrate;
 mod policy;
+mod policy_source;
 mod serve;
 mod settings;
 mod store;
@@ -72,7 +74,7 @@ fn print(text: &str) -> Result<()> {
 
 fn run(matches: &ArgMatches) -> Result<ExitCode> {
     match matches.subcommand() {
-        Some(("serve", matches)) => serve::run(&Settings::resolve(matches)?)?,
+        Some(("serve", matches)) => serve::run(matches)?,
         Some(("migrate", matches)) => migrate::run(&Settings::resolve(matches)?)?,
         Some(("config", matches)) => config::run(&Settings::resolve(matches)?)?,
         Some(("policy", matches)) => return policy::run(matches),

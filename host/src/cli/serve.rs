@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Command;
+use clap::{ArgMatches, Command};
 use tenure::http::{self, App, BearerToken};
-use tenure::policy::LIFECYCLE;
 use tenure::postgres::private::PrivateCluster;
+use tenure::rollout::Rollout;
 use tenure::{LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::admin::AdminListener;
 use super::log;
+use super::policy_source;
 use super::print;
 use super::settings::{
     AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, REAPER_INTERVAL, SESSION_TTL,
@@ -39,17 +41,19 @@ pub fn command() -> Command {
              tenure serve\n  \
              tenure serve --data-dir /srv/tenure --listen 127.0.0.1:9000\n  \
              tenure serve --database-url postgres://tenure@db/lockdb\n  \
-             tenure serve --listen 0.0.0.0:7400 --auth-token-file /etc/tenure/token",
+             tenure serve --listen 0.0.0.0:7400 --auth-token-file /etc/tenure/token\n  \
+             tenure serve --policy /etc/tenure/policy.wasm --admin-listen unix:/run/tenure/admin",
         )
         .args(arguments())
 }
 
 #[tokio::main]
-pub async fn run(settings: &Settings) -> Result<()> {
+pub async fn run(matches: &ArgMatches) -> Result<()> {
+    let settings = &Settings::resolve(matches)?;
     log::start(settings)?;
     // From here on a signal is an orderly stop, however far the start has come.
     let mut signals = Signals::new()?;
-    let token = token(settings)?;
+    let token = token(settings, AUTH_TOKEN_FILE)?;
     let address: SocketAddr = settings.parse(LISTEN)?;
     ensure!(
         address.ip().is_loopback() || token.is_some() || settings.parse(INSECURE)?,
@@ -60,20 +64,42 @@ pub async fn run(settings: &Settings) -> Result<()> {
         format!("cannot listen on {address}; choose another address with --listen")
     })?;
 
+    let admin = AdminListener::bind(settings).await?;
+    // Whatever is wrong with these is told before a database is started.
+    let requirements = policy_source::requirements(settings)?;
+    let candidate = policy_source::candidate(settings)?;
+
     let store = tokio::select! {
         opened = Store::open(settings) => opened?.0,
         () = signals.stop() => return Ok(()),
     };
     let described = store.describe();
     let Store { database, cluster } = store;
-    let served = serve(
-        settings,
-        listener,
-        token,
-        &described,
-        database,
-        &mut signals,
-    );
+    let served = async {
+        let engine = PolicyEngine::new(settings.limits()?)
+            .map_err(|error| settings.refuse(POLICY_CALLS, &error.to_string()))?;
+        let options = settings.policy_options()?;
+        let rollout = Rollout::start(engine, database.clone(), requirements, options, candidate)
+            .await
+            .context("the policy is rejected")?;
+        let watching = tokio::spawn(watch(rollout.clone(), matches.clone()));
+        let admin = admin.map(|admin| tokio::spawn(admin.serve(rollout.clone())));
+        let served = serve(
+            settings,
+            listener,
+            token,
+            &described,
+            database,
+            &rollout,
+            &mut signals,
+        );
+        let outcome = served.await;
+        watching.abort();
+        if let Some(admin) = admin {
+            admin.abort();
+        }
+        outcome
+    };
     match cluster {
         None => served.await,
         Some(mut cluster) => {
@@ -109,11 +135,9 @@ async fn serve(
     token: Option<BearerToken>,
     described: &str,
     database: tenure::Database,
+    rollout: &Rollout,
     signals: &mut Signals,
 ) -> Result<()> {
-    let engine = PolicyEngine::new(settings.limits()?)
-        .map_err(|error| settings.refuse(POLICY_CALLS, &error.to_string()))?;
-    let policy = Policy::load_with(&engine, LIFECYCLE, &settings.policy_options()?)?;
     let locks = LockStore::new(database.clone());
     let reaper = tokio::spawn(
         locks
@@ -122,9 +146,12 @@ async fn serve(
     );
     let (stop, stopping) = watch::channel(false);
     let address = listener.local_addr()?;
-    print_banner(address, settings, described, &policy);
+    print_banner(address, settings, described, &rollout.slot().load());
     let router = http::router(App {
-        registry: SessionRegistry::new(policy, Arc::new(PinnedStatements::new(database.clone()))),
+        registry: SessionRegistry::with_slot(
+            rollout.slot().clone(),
+            Arc::new(PinnedStatements::new(database.clone())),
+        ),
         locks,
         database,
         session_ttl: settings.duration(SESSION_TTL)?,
@@ -155,16 +182,39 @@ async fn serve(
     Ok(())
 }
 
-fn token(settings: &Settings) -> Result<Option<BearerToken>> {
-    let Some(path) = settings.get(AUTH_TOKEN_FILE) else {
+/// Keeps the policy up to date with its file and with the settings: when they change, and on
+/// SIGHUP.
+async fn watch(rollout: Rollout, matches: ArgMatches) {
+    let hung_up = async {
+        let mut signals = signal(SignalKind::hangup())?;
+        while signals.recv().await.is_some() {
+            policy_source::reload(&rollout, &matches).await;
+        }
+        Ok(())
+    };
+    let changed = async {
+        let settings = Settings::resolve(&matches)?;
+        policy_source::watch(rollout.clone(), matches.clone(), &settings).await
+    };
+    let log = |outcome: Result<()>| {
+        if let Err(error) = outcome {
+            let error = format!("{error:#}");
+            tracing::error!(error, "changes of the policy will not be noticed");
+        }
+    };
+    tokio::join!(async { log(hung_up.await) }, async { log(changed.await) });
+}
+
+/// The token in the file that a setting names.
+pub(super) fn token(settings: &Settings, key: &str) -> Result<Option<BearerToken>> {
+    let Some(path) = settings.get(key) else {
         return Ok(None);
     };
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read auth-token-file {path}"))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {key} {path}"))?;
     match BearerToken::new(text.trim()) {
         Some(token) => Ok(Some(token)),
         None => bail!(
-            "auth-token-file {path}: a token is one line of {} or more visible ASCII characters; \
+            "{key} {path}: a token is one line of {} or more visible ASCII characters; \
              make one with `openssl rand -hex 32`",
             BearerToken::MIN_LEN
         ),

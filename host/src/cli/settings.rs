@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -60,6 +60,11 @@ pub const SESSION_TTL: &str = "lock.session.ttl";
 pub const LOCK_TTL: &str = "lock.default.ttl";
 pub const BACKEND: &str = "lock.backend";
 pub const REAPER_INTERVAL: &str = "lock.reaper.interval";
+pub const ADMIN_LISTEN: &str = "admin.listen";
+pub const ADMIN_TOKEN_FILE: &str = "admin.token-file";
+pub const POLICY_FILE: &str = "policy.file";
+pub const POLICY_SHA256: &str = "policy.sha256";
+pub const POLICY_KEY: &str = "policy.key";
 pub const POLICY_DEADLINE: &str = "policy.deadline";
 pub const POLICY_CALLS: &str = "policy.calls";
 pub const POLICY_CPU: &str = "policy.cpu";
@@ -150,6 +155,44 @@ pub const SETTINGS: &[Setting] = &[
         secret: false,
     },
     Setting {
+        key: ADMIN_LISTEN,
+        default: None,
+        value_name: "ADDRESS",
+        help: "Where operators look at the policy and change it: unix:PATH, or a loopback \
+               address, which needs admin.token-file",
+        secret: false,
+    },
+    Setting {
+        key: ADMIN_TOKEN_FILE,
+        default: None,
+        value_name: "FILE",
+        help: "A file with the token of the operators, as auth-token-file is for clients",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_FILE,
+        default: None,
+        value_name: "FILE",
+        help: "The policy, a component. Replacing the file swaps it, as does SIGHUP. By default \
+               the one that the program has",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_SHA256,
+        default: None,
+        value_name: "DIGESTS",
+        help: "The SHA-256 of every policy that may be loaded, separated by commas",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_KEY,
+        default: None,
+        value_name: "FILE",
+        help: "Ed25519 public keys, in PEM. A policy then needs a signature of one of them beside \
+               it, in FILE.sig, and may not be older than one that was accepted before",
+        secret: false,
+    },
+    Setting {
         key: POLICY_DEADLINE,
         default: Some("5s"),
         value_name: "DURATION",
@@ -234,6 +277,10 @@ pub fn arguments() -> Vec<Arg> {
                 setting.help,
                 setting.variable()
             ));
+            let arg = match setting.key {
+                POLICY_FILE => arg.visible_alias("policy"),
+                _ => arg,
+            };
             if setting.is_switch() {
                 arg.action(ArgAction::SetTrue)
             } else if setting.is_table() {
@@ -271,6 +318,7 @@ pub struct Settings {
     values: BTreeMap<&'static str, (String, Origin)>,
     /// The table [`POLICY_SETTING`].
     policy: BTreeMap<String, (String, Origin)>,
+    file: Option<PathBuf>,
 }
 
 impl Settings {
@@ -283,13 +331,14 @@ impl Settings {
         let mut settings = Self {
             values: BTreeMap::new(),
             policy: BTreeMap::new(),
+            file: file.map(PathBuf::from),
         };
         for setting in SETTINGS {
             if let Some(default) = setting.default {
                 settings.set(setting, default.to_owned(), &Origin::Default)?;
             }
         }
-        if let Some(path) = file.map(PathBuf::from) {
+        if let Some(path) = settings.file.clone() {
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("cannot read the configuration {}", path.display()))?;
             for (setting, value) in
@@ -393,6 +442,11 @@ impl Settings {
         self.parse::<bool>(INSECURE)?;
         self.parse::<std::net::SocketAddr>(LISTEN)?;
         Ok(())
+    }
+
+    /// The file that settings were read from, if there is one.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// A value, where there is one.

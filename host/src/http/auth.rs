@@ -8,7 +8,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use super::Shared;
 use super::error::{ApiError, Code};
 use super::json;
 
@@ -41,11 +40,11 @@ impl fmt::Debug for BearerToken {
 
 /// Lets a request pass that shows the token, where one is required.
 pub(super) async fn require_token(
-    State(app): State<Shared>,
+    State(token): State<Option<BearerToken>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(token) = &app.token else {
+    let Some(token) = token else {
         return next.run(request).await;
     };
     // Whoever watches over the server need not be trusted with its locks.

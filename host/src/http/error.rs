@@ -87,6 +87,8 @@ pub enum Code {
     StoreFailed,
     /// The policy misbehaved.
     PolicyFailed,
+    /// A policy that was to be put in charge did not pass. The one before stays.
+    PolicyRejected,
     /// The server has a bug.
     Internal,
 }

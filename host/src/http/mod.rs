@@ -3,6 +3,7 @@
 //! JSON in and out, one file for each resource. Every answer that is no success, whoever
 //! made it, has the same form: [`ErrorBody`].
 
+mod admin;
 mod auth;
 mod document;
 mod error;
@@ -24,6 +25,7 @@ use utoipa_axum::routes;
 
 use crate::{Database, LockStore, SessionRegistry};
 
+pub use admin::{MAX_COMPONENT, admin_router};
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
 pub use wire::{Listener, Wire};
@@ -77,7 +79,7 @@ pub fn router(app: App) -> Router {
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(middleware::from_fn_with_state(
-            shared.clone(),
+            shared.token.clone(),
             auth::require_token,
         ))
         .layer(Extension(document))

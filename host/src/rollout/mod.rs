@@ -56,7 +56,7 @@ pub struct Candidate {
 }
 
 /// What a candidate has to pass besides the check of its conformance.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Requirements {
     /// The SHA-256 of every policy that may be loaded, in hexadecimal. Empty: any. A policy
@@ -65,8 +65,21 @@ pub struct Requirements {
     /// Whose signature it needs. `None`: nobody's. The default policy, which is a part of
     /// the program, needs none.
     pub keys: Option<TrustedKeys>,
+    /// How many random operations it has to get through, besides every scenario.
+    pub operations: usize,
     /// When a new policy is taken out of charge again.
     pub breaker: Breaker,
+}
+
+impl Default for Requirements {
+    fn default() -> Self {
+        Self {
+            pins: Vec::new(),
+            keys: None,
+            operations: conformance::SWAP_OPERATIONS,
+            breaker: Breaker::default(),
+        }
+    }
 }
 
 /// Why a candidate was not put in charge. The policy before stays.
@@ -166,7 +179,7 @@ impl Rollout {
         candidate: Candidate,
     ) -> Result<Self, Rejection> {
         let number = requirements.admit(&candidate)?;
-        let policy = compile(&engine, &options, &candidate, true).await?;
+        let policy = compile(&engine, &options, &candidate, Some(requirements.operations)).await?;
         requirements.note(&database, &policy, number).await?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -200,23 +213,17 @@ impl Rollout {
     /// Takes some tens of milliseconds for a policy written in Rust, seconds for one that
     /// brings an interpreter, and none of the calls' time.
     pub async fn propose(&self, candidate: Candidate) -> Result<Revision, Rejection> {
-        let mut state = self.inner.state.lock().await;
-        if candidate.component == state.now.candidate.component {
-            state.now.candidate.origin = candidate.origin;
-            return Ok(self.revision(&state));
-        }
-        let options = state.now.options.clone();
-        self.change(&mut state, candidate, options).await
+        self.change(Some(candidate), None).await
     }
 
-    /// Gives the policy in charge other settings, which is to put it in charge anew.
-    pub async fn configure(&self, options: PolicyOptions) -> Result<Revision, Rejection> {
-        let mut state = self.inner.state.lock().await;
-        if options == state.now.options {
-            return Ok(self.revision(&state));
-        }
-        let candidate = state.now.candidate.clone();
-        self.change(&mut state, candidate, options).await
+    /// Gives the policy in charge, or `candidate` if there is one, these options. A policy
+    /// with other settings is another policy, and has to pass like every other.
+    pub async fn configure(
+        &self,
+        candidate: Option<Candidate>,
+        options: PolicyOptions,
+    ) -> Result<Revision, Rejection> {
+        self.change(candidate, Some(options)).await
     }
 
     /// Goes back to the policy before the one in charge. It passed once, and is not checked
@@ -229,13 +236,25 @@ impl Rollout {
 
     async fn change(
         &self,
-        state: &mut State,
-        candidate: Candidate,
-        options: PolicyOptions,
+        candidate: Option<Candidate>,
+        options: Option<PolicyOptions>,
     ) -> Result<Revision, Rejection> {
         let inner = &self.inner;
+        let mut state = inner.state.lock().await;
+        let now = &state.now;
+        let candidate = candidate.unwrap_or_else(|| now.candidate.clone());
+        let options = options.unwrap_or_else(|| now.options.clone());
+        if candidate.component == now.candidate.component && options == now.options {
+            return Ok(self.revision(&state));
+        }
         let number = inner.requirements.admit(&candidate)?;
-        let policy = compile(&inner.engine, &options, &candidate, true).await?;
+        let policy = compile(
+            &inner.engine,
+            &options,
+            &candidate,
+            Some(inner.requirements.operations),
+        )
+        .await?;
         inner
             .requirements
             .note(&inner.database, &policy, number)
@@ -244,20 +263,14 @@ impl Rollout {
         state.before = Some(std::mem::replace(&mut state.now, accepted));
         inner.slot.swap(policy);
         self.watch();
-        let revision = self.revision(state);
+        let revision = self.revision(&state);
         announce(&revision, "policy_swapped");
         Ok(revision)
     }
 
     async fn go_back(&self, state: &mut State) -> Result<Revision, Rejection> {
         let before = state.before.as_ref().ok_or(Rejection::NothingBefore)?;
-        let policy = compile(
-            &self.inner.engine,
-            &before.options,
-            &before.candidate,
-            false,
-        )
-        .await?;
+        let policy = compile(&self.inner.engine, &before.options, &before.candidate, None).await?;
         state.now = Accepted {
             since: SystemTime::now(),
             rolled_back: true,
@@ -352,14 +365,14 @@ async fn compile(
     engine: &PolicyEngine,
     options: &PolicyOptions,
     candidate: &Candidate,
-    check: bool,
+    operations: Option<usize>,
 ) -> Result<Policy, Rejection> {
     let (engine, options) = (engine.clone(), options.clone());
     let component = candidate.component.clone();
     tokio::task::spawn_blocking(move || {
         let policy = Policy::load_with(&engine, &component, &options)?;
-        if check {
-            conforms(&engine, &component, options)?;
+        if let Some(operations) = operations {
+            conforms(&engine, &component, options, operations)?;
         }
         Ok(policy)
     })
@@ -372,10 +385,11 @@ fn conforms(
     engine: &PolicyEngine,
     component: &[u8],
     options: PolicyOptions,
+    operations: usize,
 ) -> Result<(), Rejection> {
     let mut settings = conformance::Settings::default();
     settings.limits = engine.limits().clone();
-    settings.operations = conformance::SWAP_OPERATIONS;
+    settings.operations = operations;
     settings.options = options;
     let report = conformance::check(&settings, component);
     let failures: Vec<_> = report
