@@ -2,6 +2,7 @@
 //! server's private PostgreSQL; and the scripts that start it.
 
 mod commands;
+mod policy;
 mod private;
 mod scripts;
 mod serve;

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod inspect;
 mod show;
+mod sign;
 
 use std::fs;
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ pub fn command() -> Command {
         .subcommand(inspect::command())
         .subcommand(check::command())
         .subcommand(bench::command())
+        .subcommand(sign::command())
 }
 
 pub fn run(matches: &ArgMatches) -> Result<ExitCode> {
@@ -33,6 +35,7 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode> {
         Some(("inspect", matches)) => with_component(matches, inspect::run),
         Some(("check", matches)) => with_component(matches, check::run),
         Some(("bench", matches)) => with_component(matches, bench::run),
+        Some(("sign", matches)) => with_component(matches, sign::run),
         _ => unreachable!("clap asks for a subcommand"),
     }
 }
