@@ -45,6 +45,7 @@ pub struct Database {
     pool: Pool,
     /// As given, without the settings of the pool's connections.
     config: Config,
+    lock_timeout: Duration,
     statement_timeout: Duration,
     connect_timeout: Duration,
 }
@@ -111,6 +112,7 @@ impl Database {
         Ok(Self {
             pool,
             config: given,
+            lock_timeout: options.lock_timeout,
             statement_timeout: options.statement_timeout,
             connect_timeout: options.connect_timeout,
         })
@@ -138,6 +140,10 @@ impl Database {
             }
         });
         Ok(client)
+    }
+
+    pub(super) fn lock_timeout(&self) -> Duration {
+        self.lock_timeout
     }
 
     pub(super) fn statement_timeout(&self) -> Duration {

@@ -3,7 +3,7 @@
 //! Heartbeats that wait at the same moment run as one statement and one commit. A lone one
 //! runs at once, as the pinned statement; what arrives while a commit runs is the next batch.
 //!
-//! A batch only ever says that a session lives. Its statement waits for nothing: a row that
+//! A batch only ever says that a session lives. Its statement waits for no row: one that
 //! somebody else has locked is left out, like one that is dead or gone. Whoever is left out
 //! then runs alone, so that every other verdict is the single statement's.
 
@@ -19,7 +19,7 @@ use super::sessions::{Sealed, seal};
 use super::{Database, StoreError, sql};
 
 /// Batches that can be under way at once. A session's heartbeats are always in the same one,
-/// so two batches never want the same row.
+/// so two batches of a host never want the same row.
 const SHARDS: usize = 4;
 
 /// The most heartbeats in a batch. Larger ones gain nothing and are slower to answer.
@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// Runs heartbeats. Cloning it shares the shards, which end with the last clone.
 #[derive(Clone, Debug)]
 pub(super) struct Heartbeats {
+    database: Database,
     shards: Vec<mpsc::UnboundedSender<Waiting>>,
 }
 
@@ -39,13 +40,21 @@ pub(super) struct Heartbeats {
 struct Waiting {
     id: Uuid,
     ttl_ms: i64,
-    answer: oneshot::Sender<Answer>,
+    told: oneshot::Sender<Told>,
+}
+
+/// What a caller is told.
+#[derive(Debug)]
+enum Told {
+    Answer(Answer),
+    /// It was in a batch that has not done it, and now has to run alone.
+    LeftOut,
 }
 
 type Answer = Result<Option<SystemTime>, StoreError>;
 
 impl Heartbeats {
-    /// Has to be called in a tokio runtime.
+    /// Has to be called in a tokio runtime, where the shards then run.
     pub(super) fn new(database: &Database) -> Self {
         let shards = (0..SHARDS).map(|_| {
             let (shard, arriving) = mpsc::unbounded_channel();
@@ -53,18 +62,24 @@ impl Heartbeats {
             shard
         });
         Self {
+            database: database.clone(),
             shards: shards.collect(),
         }
     }
 
     /// As [`Statements::heartbeat`](super::Statements::heartbeat).
     pub(super) async fn beat(&self, id: Uuid, ttl_ms: i64) -> Answer {
-        let (answer, answered) = oneshot::channel();
+        let (tell, told) = oneshot::channel();
         let (_, low) = id.as_u64_pair();
         let shard = &self.shards[low as usize % SHARDS];
-        let sent = shard.send(Waiting { id, ttl_ms, answer });
-        match (sent, answered.await) {
-            (Ok(()), Ok(answer)) => answer,
+        let waiting = Waiting {
+            id,
+            ttl_ms,
+            told: tell,
+        };
+        match (shard.send(waiting), told.await) {
+            (Ok(()), Ok(Told::Answer(answer))) => answer,
+            (Ok(()), Ok(Told::LeftOut)) => single(&self.database, id, ttl_ms).await,
             _ => Err(StoreError::Contention(
                 "the host is shutting down".to_owned(),
             )),
@@ -75,16 +90,31 @@ impl Heartbeats {
 /// One shard.
 async fn serve(database: Database, mut arriving: mpsc::UnboundedReceiver<Waiting>) {
     let mut waiting = Vec::with_capacity(MAX_BATCH);
-    while arriving.recv_many(&mut waiting, MAX_BATCH).await > 0 {
-        while !waiting.is_empty() {
-            let mut batch = next_batch(&mut waiting);
-            if batch.len() > 1 {
-                together(&database, batch).await;
-            } else if let Some(lone) = batch.pop() {
-                let alone = tokio::spawn(alone(database.clone(), lone));
-                let _ = timeout(PATIENCE, alone).await;
-            }
+    loop {
+        if waiting.is_empty() && arriving.recv_many(&mut waiting, MAX_BATCH).await == 0 {
+            return;
         }
+        while waiting.len() < MAX_BATCH
+            && let Ok(another) = arriving.try_recv()
+        {
+            waiting.push(another);
+        }
+        let mut batch = next_batch(&mut waiting);
+        if batch.len() > 1 {
+            // It waits for nobody's row, so only the database can be slow.
+            let patience = database.lock_timeout();
+            unless_slow(patience, together(database.clone(), batch)).await;
+        } else if let Some(lone) = batch.pop() {
+            unless_slow(PATIENCE, alone(database.clone(), lone)).await;
+        }
+    }
+}
+
+/// Waits for `work` so long, and then leaves it to itself.
+async fn unless_slow(patience: Duration, work: impl Future<Output = ()> + Send + 'static) {
+    let mut work = Box::pin(work);
+    if timeout(patience, work.as_mut()).await.is_err() {
+        tokio::spawn(work);
     }
 }
 
@@ -92,7 +122,7 @@ async fn serve(database: Database, mut arriving: mpsc::UnboundedReceiver<Waiting
 /// judged one after the other, as two statements would be. A caller that has gone away is
 /// left out.
 fn next_batch(waiting: &mut Vec<Waiting>) -> Vec<Waiting> {
-    waiting.retain(|waiting| !waiting.answer.is_closed());
+    waiting.retain(|waiting| !waiting.told.is_closed());
     // Stable, so that of two the first comes first.
     waiting.sort_by_key(|waiting| waiting.id);
     let mut later = Vec::new();
@@ -103,22 +133,27 @@ fn next_batch(waiting: &mut Vec<Waiting>) -> Vec<Waiting> {
             _ => batch.push(beat),
         }
     }
-    *waiting = later;
+    waiting.append(&mut later);
     batch
 }
 
-/// Runs a heartbeat as the pinned statement, and seals the session where it finds none alive.
-async fn alone(database: Database, mut waiting: Waiting) {
-    let Waiting { id, ttl_ms, .. } = waiting;
-    let outcome = tokio::select! {
-        outcome = single(&database, id, ttl_ms) => outcome,
+/// Runs a heartbeat as the pinned statement.
+async fn alone(database: Database, waiting: Waiting) {
+    let Waiting {
+        id,
+        ttl_ms,
+        mut told,
+    } = waiting;
+    let answer = tokio::select! {
+        answer = single(&database, id, ttl_ms) => answer,
         // Its statement is then cancelled.
-        () = waiting.answer.closed() => return,
+        () = told.closed() => return,
     };
     // Whoever has gone away since does not want to know.
-    let _ = waiting.answer.send(outcome);
+    let _ = told.send(Told::Answer(answer));
 }
 
+/// The pinned statement. Seals the session where that finds none alive.
 async fn single(database: &Database, id: Uuid, ttl_ms: i64) -> Answer {
     enum Beat {
         Alive(SystemTime),
@@ -143,10 +178,10 @@ async fn single(database: &Database, id: Uuid, ttl_ms: i64) -> Answer {
 }
 
 /// Runs a batch, in the order of the ids.
-async fn together(database: &Database, batch: Vec<Waiting>) {
+async fn together(database: Database, batch: Vec<Waiting>) {
     // The server's own limit ends the statement; this one is for a connection that is silent.
     let limit = database.statement_timeout() * 2;
-    let extended = timeout(limit, many(database, &batch))
+    let extended = timeout(limit, many(&database, &batch))
         .await
         .unwrap_or_else(|_| {
             Many::Unknown(StoreError::Contention(format!(
@@ -154,28 +189,30 @@ async fn together(database: &Database, batch: Vec<Waiting>) {
                 limit.as_millis()
             )))
         });
+    let tell = |waiting: Waiting, what| {
+        // Whoever has gone away since does not want to know.
+        let _ = waiting.told.send(what);
+    };
     match extended {
         Many::Extended(mut extended) => {
             extended.sort_unstable();
             for waiting in batch {
-                match extended.binary_search_by_key(&waiting.id, |(id, _)| *id) {
-                    Ok(at) => {
-                        let _ = waiting.answer.send(Ok(Some(extended[at].1)));
-                    }
-                    Err(_) => {
-                        tokio::spawn(alone(database.clone(), waiting));
-                    }
-                }
+                let found = extended.binary_search_by_key(&waiting.id, |(id, _)| *id);
+                let what = match found {
+                    Ok(at) => Told::Answer(Ok(Some(extended[at].1))),
+                    Err(_) => Told::LeftOut,
+                };
+                tell(waiting, what);
             }
         }
         Many::NotDone => {
             for waiting in batch {
-                tokio::spawn(alone(database.clone(), waiting));
+                tell(waiting, Told::LeftOut);
             }
         }
         Many::Unknown(fault) => {
             for waiting in batch {
-                let _ = waiting.answer.send(Err(fault.clone()));
+                tell(waiting, Told::Answer(Err(fault.clone())));
             }
         }
     }
