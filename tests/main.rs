@@ -12,6 +12,7 @@ mod holes;
 mod http;
 mod locks;
 mod migrations;
+mod other_languages;
 mod own_host;
 mod policies;
 mod policy_limits;

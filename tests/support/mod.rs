@@ -5,6 +5,7 @@ pub mod database;
 pub mod host;
 pub mod program;
 pub mod server;
+pub mod toolchain;
 
 /// The fixture policies, built by the build script: a constant for each.
 pub mod policies {
