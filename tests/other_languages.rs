@@ -11,7 +11,9 @@ use crate::support::program::Folder;
 use crate::support::toolchain;
 
 fn guest(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../guest")
+        .join(name)
 }
 
 /// Checks a policy that is to be as strict as the default one and no stricter.
@@ -60,7 +62,10 @@ fn a_policy_in_python_is_the_default_policy() {
     }
     let out = Folder::new();
     let file = out.at("python-lifecycle.wasm");
-    let built = Command::new(folder.join("build")).arg(&file).status().unwrap();
+    let built = Command::new(folder.join("build"))
+        .arg(&file)
+        .status()
+        .unwrap();
     assert!(built.success(), "{built}");
     let component = std::fs::read(file).unwrap();
 

@@ -2,7 +2,7 @@
 //
 //   DATABASE_URL=postgres://... node play.js policy.wasm
 //
-// The database needs Tenure's schema, and loses what is in it. Exit status: 0 if every step
+// or with PGHOST and the like. The database needs Tenure's schema, and loses what is in it. Exit status: 0 if every step
 // had its expected outcome, 1 if not. scenarios.json describes its own format.
 
 import { readFileSync } from "node:fs";
@@ -20,11 +20,9 @@ const OWNER = "tester";
 
 /** Statements on which a step decides what befalls the next one. */
 class Stage {
-  #statements;
   #order = {};
 
   constructor(statements) {
-    this.#statements = statements;
     for (const name of ["openSession", "heartbeat", "closeSession", "locksOf"]) {
       this[name] = (...args) => this.#run(() => statements[name](...args));
     }

@@ -6,7 +6,7 @@
 // goes on, runs the statement.
 
 import { Worker } from "node:worker_threads";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { transpile, writeFiles } from "@bytecodealliance/jco-transpile";
@@ -28,7 +28,7 @@ export class Policy {
       instantiation: "sync",
       outDir: policy.#folder,
     });
-    await writeFiles(files, { summaryTitle: undefined });
+    await writeFiles(files);
     return policy;
   }
 
