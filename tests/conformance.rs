@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tenure::policy::LIFECYCLE;
 use tenure::policy::conformance::{
-    Checked, Model, Observed, Player, Report, Settings, Surroundings, Verdict, check, history,
-    play, scenarios,
+    Checked, Inspection, Model, Observed, Player, Report, Settings, Surroundings, Verdict, check,
+    history, play, scenarios,
 };
 use tenure::postgres::{Statements, StoreError};
 use tenure::{Acquired, Error, LockStore, PinnedStatements};
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::support::database::TestDatabase;
 use crate::support::host::{key, lifecycle};
-use crate::support::policies::{self, for_each_policy};
+use crate::support::policies::{self, compose, for_each_policy};
 use crate::support::program;
 
 fn tenure(arguments: &[&str]) -> Output {
@@ -287,14 +287,14 @@ fn no_policy_that_misbehaves_is_left_out() {
     }
     for_each_policy!(collect);
     let mut listed: BTreeSet<_> = MISBEHAVING.iter().map(|(name, ..)| *name).collect();
-    // What these do is no matter of the contract, or nothing wrong.
+    listed.insert("stricter");
+    // Of what a policy may have and the check's model has no part in, or of larger profiles.
     listed.extend([
         "asks_on_and_on",
         "looks_around_wasi",
         "reads_settings",
         "says_a_lot",
         "sleeps",
-        "stricter",
         "takes_much_room",
         "turns_bad",
     ]);
@@ -387,12 +387,18 @@ fn what_does_not_fit_is_named() {
     };
     for (component, says) in [
         (
-            imports("wasi:cli/environment@0.2.6", ""),
-            "imports wasi:cli/environment@0.2.6, which a policy does not get",
+            imports("wasi:keyvalue/store@0.2.0", r#"(export "open" (func))"#),
+            "imports wasi:keyvalue/store@0.2.0, which a policy does not get",
+        ),
+        (
+            imports("wasi:cli/environment@0.2.6", r#"(export "set" (func))"#),
+            "imports wasi:cli/environment@0.2.6, which a policy does not get: component imports \
+             instance `wasi:cli/environment@0.2.6`, but a matching implementation was not found \
+             in the linker: instance export `set` has the wrong type",
         ),
         (
             imports("tenure:registry/statements@0.2.0", ""),
-            "imports tenure:registry/statements@0.2.0, which a policy does not get",
+            "imports tenure:registry/statements@0.2.0, which this host does not have",
         ),
         (
             imports(
@@ -711,6 +717,76 @@ fn policy_check_prints_a_table_and_ends_with_0_or_1() {
 }
 
 #[test]
+fn the_policies_that_come_with_tenure_pass_with_settings_that_make_sense() {
+    let clamp = File::with(policies::CLAMP);
+    let bounds = ["min-ttl-ms=1000", "max-ttl-ms=7200000"];
+    let guarded = File::with(&compose(policies::ADMISSION, LIFECYCLE));
+    let names = ["allow=worker-*, batch-?", "naming.max-length=64"];
+    for (file, settings, more) in [
+        (&clamp, bounds, &[][..]),
+        (&guarded, names, &["--owner", "worker-1"][..]),
+    ] {
+        let mut arguments = vec!["policy", "check", file.path(), "--operations", "500"];
+        arguments.extend(settings.iter().flat_map(|setting| ["--setting", setting]));
+        arguments.extend(more);
+
+        let (status, shown) = text(&tenure(&arguments));
+
+        assert_eq!(status, Some(0), "{shown}");
+        assert!(
+            shown.contains("ok        a live session lives on\n"),
+            "{shown}"
+        );
+        assert!(!shown.contains("FAILED"), "{shown}");
+    }
+
+    // They get what was given: others are let in, and settings without sense let nobody in.
+    let (status, shown) = text(&tenure(&[
+        "policy",
+        "check",
+        guarded.path(),
+        "--setting",
+        "deny=*",
+    ]));
+    assert_eq!(status, Some(0), "{shown}");
+    assert!(
+        shown.contains("said      refused: owner-id must not match *\n"),
+        "{shown}"
+    );
+    let (status, shown) = text(&tenure(&[
+        "policy",
+        "bench",
+        clamp.path(),
+        "--calls=1",
+        "--setting=max-ttl-ms=soon",
+    ]));
+    assert_eq!(status, Some(1), "{shown}");
+    assert!(shown.contains("max-ttl-ms has to be"), "{shown}");
+}
+
+#[test]
+fn what_is_no_setting_and_no_profile_is_refused() {
+    for (argument, says) in [
+        ("--setting=max-ttl-ms", "key=value"),
+        ("--setting==5", "key=value"),
+        ("--profile=roomy", "strict and interpreted"),
+    ] {
+        let (status, shown) = text(&tenure(&["policy", "check", "none.wasm", argument]));
+        assert_eq!(status, Some(2), "{shown}");
+        assert!(shown.contains(says), "{shown}");
+    }
+}
+
+#[test]
+fn a_policy_that_imports_wasi_and_a_log_fits() {
+    for policy in [policies::LOOKS_AROUND_WASI, policies::SAYS_A_LOT] {
+        let about = Inspection::of(policy).unwrap();
+        assert_eq!(about.misfits, [""; 0]);
+        assert!(about.needs_wasi);
+    }
+}
+
+#[test]
 fn policy_check_prints_json_for_programs() {
     let (good, bad) = (File::with(LIFECYCLE), File::with(policies::TRAPS));
     let few = ["--json", "--operations", "50", "--seed", "12"];
@@ -758,7 +834,11 @@ fn policy_inspect_tells_what_a_component_is_and_wants() {
     let (good, wasi) = (
         File::with(LIFECYCLE),
         File::with(
-            &wat::parse_str(r#"(component (import "wasi:io/poll@0.2.6" (instance)))"#).unwrap(),
+            &wat::parse_str(
+                r#"(component
+                     (import "wasi:keyvalue/store@0.2.0" (instance (export "open" (func)))))"#,
+            )
+            .unwrap(),
         ),
     );
 
@@ -784,7 +864,7 @@ fn policy_inspect_tells_what_a_component_is_and_wants() {
     assert_eq!(status, Some(0), "{shown}");
     assert!(shown.contains("wasi     needed\n"), "{shown}");
     assert!(
-        shown.contains("misfit   it imports wasi:io/poll@0.2.6"),
+        shown.contains("misfit   it imports wasi:keyvalue/store@0.2.0"),
         "{shown}"
     );
 }

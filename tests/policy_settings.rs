@@ -9,12 +9,10 @@ use tenure::policy::LIFECYCLE;
 use tenure::{Error, Heartbeat, Lease, Policy, PolicyOptions, Profile};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use wac_graph::types::Package;
-use wac_graph::{CompositionGraph, EncodeOptions, plug};
 
 use crate::support::database::TestDatabase;
 use crate::support::host::{Host, LONG, engine};
-use crate::support::policies;
+use crate::support::policies::{self, compose};
 
 fn load(component: &[u8], settings: &[(&str, &str)]) -> Policy {
     let mut options = PolicyOptions::default();
@@ -27,18 +25,6 @@ fn load(component: &[u8], settings: &[(&str, &str)]) -> Policy {
 
 fn host(database: &TestDatabase, component: &[u8], settings: &[(&str, &str)]) -> Host {
     Host::on(database.pool(), load(component, settings))
-}
-
-/// `middleware` in front of `policy`, as `wac plug` does it.
-fn compose(middleware: &[u8], policy: &[u8]) -> Vec<u8> {
-    let mut graph = CompositionGraph::new();
-    let [middleware, policy] =
-        [("test:middleware", middleware), ("test:policy", policy)].map(|(name, component)| {
-            let package = Package::from_bytes(name, None, component, graph.types_mut()).unwrap();
-            graph.register_package(package).unwrap()
-        });
-    plug(&mut graph, vec![policy], middleware).unwrap();
-    graph.encode(EncodeOptions::default()).unwrap()
 }
 
 async fn refusal(host: &Host, owner: &str) -> String {

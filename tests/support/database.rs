@@ -86,6 +86,30 @@ impl TestDatabase {
         url
     }
 
+    /// The same as the variables that libpq, and most drivers, read.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        use tokio_postgres::config::Host;
+        let config = &self.config;
+        let mut variables = vec![("PGDATABASE", self.name.clone())];
+        variables.extend(config.get_hosts().first().map(|host| match host {
+            Host::Tcp(host) => ("PGHOST", host.clone()),
+            Host::Unix(path) => ("PGHOST", path.display().to_string()),
+        }));
+        variables.extend(
+            config
+                .get_ports()
+                .first()
+                .map(|port| ("PGPORT", port.to_string())),
+        );
+        variables.extend(config.get_user().map(|user| ("PGUSER", user.to_owned())));
+        variables.extend(
+            config
+                .get_password()
+                .map(|password| ("PGPASSWORD", String::from_utf8_lossy(password).into_owned())),
+        );
+        variables
+    }
+
     /// A connection past the pool, to look and to interfere.
     pub async fn connect(&self) -> Client {
         connect(&self.config).await

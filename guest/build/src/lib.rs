@@ -3,6 +3,9 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "c")]
+pub mod c;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};

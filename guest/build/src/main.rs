@@ -1,5 +1,6 @@
 //! Builds policies of this workspace by name: `cargo run -p guest-build -- clamp` compiles
-//! `guest/clamp` and writes `target/policies/clamp.wasm`, a component.
+//! `guest/clamp` and writes `target/policies/clamp.wasm`, a component. A folder of C files
+//! needs the feature `c`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -14,13 +15,16 @@ fn main() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let out_dir = root.join("target/policies");
     fs::create_dir_all(&out_dir)?;
+    let version = env!("CARGO_PKG_VERSION");
     for name in &names {
-        guest_build::build(
-            &root.join("guest").join(name),
-            &[Artifact::Library(name)],
-            env!("CARGO_PKG_VERSION"),
-            &out_dir,
-        )?;
+        let folder = root.join("guest").join(name);
+        #[cfg(feature = "c")]
+        if !folder.join("Cargo.toml").exists() {
+            guest_build::c::build(&folder, &root.join("wit"), name, version, &out_dir)?;
+            println!("target/policies/{name}.wasm");
+            continue;
+        }
+        guest_build::build(&folder, &[Artifact::Library(name)], version, &out_dir)?;
         println!("target/policies/{name}.wasm");
     }
     Ok(())

@@ -122,9 +122,7 @@ impl PolicyEngine {
             .epoch_interruption(usage.is_none())
             .consume_fuel(usage.is_some());
         let engine = Engine::new(&config).map_err(set_up)?;
-        let mut linker = Linker::new(&engine);
-        add_to_linker(&mut linker, CallState::statements).map_err(set_up)?;
-        extras::add_to_linker(&mut linker).map_err(set_up)?;
+        let linker = linker(&engine).map_err(set_up)?;
         let inner = Arc::new(Inner {
             engine,
             linker,
@@ -174,6 +172,14 @@ impl PolicyEngine {
             .await
             .unwrap_or(Err(Error::DeadlineExceeded(limits.deadline)))
     }
+}
+
+/// All that a policy may import.
+pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
+    let mut linker = Linker::new(engine);
+    add_to_linker(&mut linker, CallState::statements)?;
+    extras::add_to_linker(&mut linker)?;
+    Ok(linker)
 }
 
 /// Ticks that were missed are not caught up with: a burst of them would take the time of a

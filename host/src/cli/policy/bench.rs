@@ -11,7 +11,7 @@ use serde_json::json;
 use tenure::policy::conformance::{FUEL, Model};
 use tenure::{Limits, Policy, PolicyEngine, SessionRegistry};
 
-use super::{Given, file, json, number, title};
+use super::{Given, file, given_options, json, number, options, title};
 
 const CALLS: usize = 10_000;
 
@@ -34,6 +34,7 @@ pub fn command() -> Command {
         .after_help("Example:\n  tenure policy bench my-policy.wasm")
         .arg(file())
         .arg(json())
+        .args(options())
         .arg(number::<usize>(
             "calls",
             "How many calls there are of each operation [default: 10000]",
@@ -57,14 +58,16 @@ pub async fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode> {
     let calls = matches.get_one("calls").copied().unwrap_or(CALLS).max(1);
     let mut limits = Limits::default();
     limits.calls_in_flight = 4;
+    let options = given_options(matches);
     let began = Instant::now();
-    let policy = Policy::load(&PolicyEngine::new(limits.clone())?, &given.bytes)?;
+    let policy = Policy::load_with(&PolicyEngine::new(limits.clone())?, &given.bytes, &options)?;
     let loading = began.elapsed();
     measure(&policy, WARM_UP).await?;
     let times = measure(&policy, calls).await?;
     // Another engine, whose code counts as it goes and so is slower.
     let engine = PolicyEngine::measuring(limits, FUEL)?;
-    measure(&Policy::load(&engine, &given.bytes)?, 1).await?;
+    let policy = Policy::load_with(&engine, &given.bytes, &options)?;
+    measure(&policy, 1).await?;
     let used = engine.used();
     let costs = times.map(|(operation, times)| {
         let used = used.get(operation).copied().unwrap_or_default();

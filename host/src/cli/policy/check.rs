@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 use tenure::policy::conformance::{self, Report, Settings, Verdict};
 
-use super::{Given, file, json, number, title};
+use super::{Given, file, given_options, json, number, options, title};
 
 pub fn command() -> Command {
     Command::new("check")
@@ -25,10 +25,13 @@ pub fn command() -> Command {
         .after_help(
             "Examples:\n  \
              tenure policy check my-policy.wasm\n  \
+             tenure policy check clamp.wasm --setting min-ttl-ms=1000\n  \
+             tenure policy check my-python-policy.wasm --profile interpreted\n  \
              tenure policy check my-policy.wasm --seed 42 --operations 100000 --json",
         )
         .arg(file())
         .arg(json())
+        .args(options())
         .arg(number::<u64>(
             "seed",
             "What the random operations are drawn from [default: another each time; it is printed]",
@@ -63,6 +66,7 @@ pub fn run(matches: &ArgMatches, given: &Given) -> Result<ExitCode> {
     if let Some(owner) = matches.get_one::<String>("owner") {
         settings.owner.clone_from(owner);
     }
+    settings.options = given_options(matches);
     let report = conformance::check(&settings, &given.bytes);
     if matches.get_flag("json") {
         let about = &given.about;

@@ -10,8 +10,9 @@ use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use tenure::policy::conformance::Inspection;
+use tenure::{PolicyOptions, Profile};
 
 /// The exit status for a file that is no policy, whatever is asked of it: it cannot be read,
 /// or is no component.
@@ -76,7 +77,7 @@ fn file() -> Arg {
 fn json() -> Arg {
     Arg::new("json")
         .long("json")
-        .action(clap::ArgAction::SetTrue)
+        .action(ArgAction::SetTrue)
         .help("Print JSON, for programs")
 }
 
@@ -90,6 +91,42 @@ where
         .value_name("N")
         .value_parser(|text: &str| text.parse::<T>())
         .help(help)
+}
+
+/// What a policy is loaded with, on the command line.
+fn options() -> [Arg; 2] {
+    [
+        Arg::new("setting")
+            .long("setting")
+            .value_name("KEY=VALUE")
+            .action(ArgAction::Append)
+            .value_parser(setting)
+            .help("A setting of the policy's; may be given several times"),
+        Arg::new("profile")
+            .long("profile")
+            .value_name("PROFILE")
+            .value_parser(|text: &str| text.parse::<Profile>())
+            .help("The largest profile that it may have: strict or interpreted [default: strict]"),
+    ]
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("a setting is written key=value".to_owned()),
+    }
+}
+
+/// What was given of [`options`].
+fn given_options(matches: &ArgMatches) -> PolicyOptions {
+    let mut options = PolicyOptions::default();
+    if let Some(settings) = matches.get_many::<(String, String)>("setting") {
+        options.settings = settings.cloned().collect();
+    }
+    if let Some(profile) = matches.get_one("profile") {
+        options.profile = *profile;
+    }
+    options
 }
 
 /// One line that says which policy it is.

@@ -1,11 +1,21 @@
 //! Whether a component fits the world, and what does not.
 
 use wasmparser::Parser;
-use wit_component::{DecodedWasm, OutputToString, WitPrinter};
+use wasmtime::component::{Component, InstancePre, Linker};
+use wasmtime::{Config, Engine};
+use wit_component::{
+    ComponentEncoder, DecodedWasm, OutputToString, StringEncoding, WitPrinter, dummy_module,
+    embed_component_metadata,
+};
 use wit_parser::decoding::decode_world;
-use wit_parser::{Function, Interface, PackageName, Resolve, Type, WorldId, WorldItem, WorldKey};
+use wit_parser::{
+    Function, Interface, InterfaceId, ManglingAndAbi, PackageName, Resolve, Type, WorldId,
+    WorldItem, WorldKey,
+};
 
-use crate::policy::bindings::COMPONENT_TYPE;
+use crate::policy::bindings::{COMPONENT_TYPE, SessionPolicyPre};
+use crate::policy::call::CallState;
+use crate::policy::engine::linker;
 
 /// What a component says of itself: its types, and its imports and exports.
 pub(super) struct Declared {
@@ -65,33 +75,118 @@ impl Declared {
     }
 }
 
-/// What does not fit the world `session-policy`, or nothing.
+/// What does not fit the world `session-policy` and what the host gives beside it, or nothing.
 ///
-/// `wit_component::targets` decides. What it would not name plainly is looked for beside it: an
-/// import that the host has not, an export that is missing, a function of another type. More
-/// exports than the world's are fine.
+/// The linker decides, the same that policies are loaded by. What it would not name plainly is
+/// looked for beside it: a function of the contract that is missing on either side, or has
+/// another type. More exports than the world's are fine.
 ///
-/// A version counts as the world's own where the two are on one track: 0.1.0 and 0.1.7, 1.2.0
+/// A version counts as the host's own where the two are on one track: 0.1.0 and 0.1.7, 1.2.0
 /// and 1.3.0.
-pub(super) fn misfits(component: &[u8], declared: &Declared) -> Vec<String> {
-    let (mut host, world) = decode_world(COMPONENT_TYPE).expect("bindgen made it");
-    let mut found = Vec::new();
-    // Written otherwise, which need not mean another type.
-    let mut suspects = Vec::new();
-    let theirs = &declared.resolve.worlds[declared.world];
-    let ours = host.worlds[world].clone();
+pub(super) fn misfits(declared: &Declared) -> Vec<String> {
+    let (resolve, world) = (&declared.resolve, declared.world);
+    let engine = Engine::new(Config::new().concurrency_support(false));
+    let engine = engine.expect("nothing in it depends on the machine");
+    let linker = linker(&engine).expect("no name is defined twice");
+    let Err(error) = shape(resolve, world).and_then(|shape| loads(&linker, &shape)) else {
+        return Vec::new();
+    };
+    let mut found = contract_misfits(declared);
+    for (key, item) in &resolve.worlds[world].imports {
+        let name = resolve.name_world_key(key);
+        match item {
+            WorldItem::Interface { id, .. } if !is_contract(resolve, *id) => {
+                let alone = shape_of_import(resolve, world, *id);
+                if let Err(error) = alone.and_then(|shape| links(&linker, &shape).map(drop)) {
+                    found.push(format!(
+                        "it imports {name}, which a policy does not get: {error}"
+                    ));
+                }
+            }
+            WorldItem::Interface { .. } => {}
+            _ => found.push(format!("it imports {name}, which is no interface")),
+        }
+    }
+    if found.is_empty() {
+        found.push(error);
+    }
+    found
+}
 
-    let mut version = None;
+/// A component that imports and exports what `world` does, and does nothing.
+fn shape(resolve: &Resolve, world: WorldId) -> Result<Vec<u8>, String> {
+    let mut module = dummy_module(resolve, world, ManglingAndAbi::Standard32);
+    embed_component_metadata(&mut module, resolve, world, StringEncoding::UTF8)
+        .and_then(|()| ComponentEncoder::default().module(&module)?.encode())
+        .map_err(|error| format!("{error:#}"))
+}
+
+/// The same of one import of `world`, and of what that takes its types from.
+fn shape_of_import(
+    resolve: &Resolve,
+    world: WorldId,
+    import: InterfaceId,
+) -> Result<Vec<u8>, String> {
+    let mut needed = vec![import];
+    let mut at = 0;
+    while let Some(interface) = needed.get(at) {
+        let more: Vec<_> = resolve
+            .interface_direct_deps(*interface)
+            .filter(|id| !needed.contains(id))
+            .collect();
+        needed.extend(more);
+        at += 1;
+    }
+    let mut resolve = resolve.clone();
+    let world_of_it = &mut resolve.worlds[world];
+    world_of_it.exports.clear();
+    world_of_it
+        .imports
+        .retain(|_, item| matches!(item, WorldItem::Interface { id, .. } if needed.contains(id)));
+    shape(&resolve, world)
+}
+
+fn links(linker: &Linker<CallState>, component: &[u8]) -> Result<InstancePre<CallState>, String> {
+    Component::from_binary(linker.engine(), component)
+        .and_then(|component| linker.instantiate_pre(&component))
+        .map_err(|error| format!("{error:#}"))
+}
+
+fn loads(linker: &Linker<CallState>, component: &[u8]) -> Result<(), String> {
+    match SessionPolicyPre::new(links(linker, component)?) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{error:#}")),
+    }
+}
+
+fn is_contract(resolve: &Resolve, interface: InterfaceId) -> bool {
+    let package = resolve.interfaces[interface].package;
+    package.is_some_and(|id| {
+        let name = &resolve.packages[id].name;
+        (&*name.namespace, &*name.name) == ("tenure", "registry")
+    })
+}
+
+/// What differs from the contract, as far as it can be named.
+fn contract_misfits(declared: &Declared) -> Vec<String> {
+    let (host, world) = decode_world(COMPONENT_TYPE).expect("bindgen made it");
+    let theirs = &declared.resolve.worlds[declared.world];
+    let ours = &host.worlds[world];
+    let mut found = Vec::new();
+
     for (key, item) in &theirs.imports {
         let name = declared.resolve.name_world_key(key);
-        let Some((wanted, _)) = interface(&declared.resolve, item) else {
-            found.push(format!("it imports {name}, which is no interface"));
+        let WorldItem::Interface { id, .. } = item else {
             continue;
         };
+        if !is_contract(&declared.resolve, *id) {
+            continue;
+        }
+        let wanted = &declared.resolve.interfaces[*id];
         let Some(has) = counterpart(&host, &ours.imports, &declared.resolve, wanted) else {
             let given = names(&host, &ours.imports).join(" and ");
             found.push(format!(
-                "it imports {name}, which a policy does not get; it gets {given} and nothing else"
+                "it imports {name}, which this host does not have; of the contract it has {given}"
             ));
             continue;
         };
@@ -100,15 +195,18 @@ pub(super) fn misfits(component: &[u8], declared: &Declared) -> Vec<String> {
                 None => found.push(format!(
                     "it imports the function {function} of {name}, which this host does not have"
                 )),
-                Some(has) => different(&mut suspects, &host, has, &declared.resolve, wanted, &name),
+                Some(has) => {
+                    found.extend(different(&host, has, &declared.resolve, wanted, &name));
+                }
             }
         }
     }
     for (key, item) in &ours.exports {
         let name = host.name_world_key(key);
-        let Some((has, package)) = interface(&host, item) else {
+        let WorldItem::Interface { id, .. } = item else {
             continue;
         };
+        let has = &host.interfaces[*id];
         let Some(given) = counterpart(&declared.resolve, &theirs.exports, &host, has) else {
             let mut exports = names(&declared.resolve, &theirs.exports).join(", ");
             if exports.is_empty() {
@@ -117,39 +215,15 @@ pub(super) fn misfits(component: &[u8], declared: &Declared) -> Vec<String> {
             found.push(format!("it does not export {name}; it exports {exports}"));
             continue;
         };
-        version = given
-            .package
-            .and_then(|id| declared.resolve.packages[id].name.version.clone())
-            .map(|version| (package, version));
         for (function, wanted) in &has.functions {
             match given.functions.get(function) {
                 None => found.push(format!(
                     "its {name} does not export the function {function}"
                 )),
                 Some(given) => {
-                    different(
-                        &mut suspects,
-                        &host,
-                        wanted,
-                        &declared.resolve,
-                        given,
-                        &name,
-                    );
+                    found.extend(different(&host, wanted, &declared.resolve, given, &name));
                 }
             }
-        }
-    }
-    if let Some((package, version)) = version {
-        for (_, candidate) in &mut host.packages {
-            if candidate.name == package {
-                candidate.name.version = Some(version.clone());
-            }
-        }
-    }
-    if let Err(error) = wit_component::targets(&host, world, component) {
-        found.append(&mut suspects);
-        if found.is_empty() {
-            found.push(error.root_cause().to_string());
         }
     }
     found
@@ -163,17 +237,6 @@ fn names<'a>(
     keys.map(|key| resolve.name_world_key(key)).collect()
 }
 
-fn interface<'a>(resolve: &'a Resolve, item: &WorldItem) -> Option<(&'a Interface, PackageName)> {
-    match item {
-        WorldItem::Interface { id, .. } => {
-            let interface = &resolve.interfaces[*id];
-            let package = resolve.packages[interface.package?].name.clone();
-            Some((interface, package))
-        }
-        _ => None,
-    }
-}
-
 /// The interface among `items` that stands for `wanted`.
 fn counterpart<'a>(
     resolve: &'a Resolve,
@@ -182,16 +245,17 @@ fn counterpart<'a>(
     wanted: &Interface,
 ) -> Option<&'a Interface> {
     let package = &wanted_in.packages[wanted.package?].name;
-    let mut found = items
-        .into_iter()
-        .filter_map(|(_, item)| interface(resolve, item));
-    found
-        .find(|(interface, theirs)| {
-            interface.name == wanted.name
-                && (&theirs.namespace, &theirs.name) == (&package.namespace, &package.name)
-                && same_track(theirs, package)
-        })
-        .map(|(interface, _)| interface)
+    items.into_iter().find_map(|(_, item)| {
+        let WorldItem::Interface { id, .. } = item else {
+            return None;
+        };
+        let interface = &resolve.interfaces[*id];
+        let theirs = &resolve.packages[interface.package?].name;
+        let stands = interface.name == wanted.name
+            && (&theirs.namespace, &theirs.name) == (&package.namespace, &package.name)
+            && same_track(theirs, package);
+        stands.then_some(interface)
+    })
 }
 
 /// Whether two versions of a package may stand in for each other: what `wasmtime` links.
@@ -207,20 +271,19 @@ fn same_track(one: &PackageName, other: &PackageName) -> bool {
 }
 
 fn different(
-    suspects: &mut Vec<String>,
     host: &Resolve,
     contract: &Function,
     component: &Resolve,
     function: &Function,
     interface: &str,
-) {
+) -> Option<String> {
     let (contract_has, component_has) = (signature(host, contract), signature(component, function));
-    if contract_has != component_has {
-        suspects.push(format!(
+    (contract_has != component_has).then(|| {
+        format!(
             "its {} of {interface} is {component_has}; the contract has {contract_has}",
             function.name
-        ));
-    }
+        )
+    })
 }
 
 fn signature(resolve: &Resolve, function: &Function) -> String {

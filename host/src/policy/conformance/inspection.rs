@@ -47,7 +47,7 @@ impl Inspection {
             size: component.len(),
             sha256: hex(&Sha256::digest(component)),
             needs_wasi: imports.iter().any(|import| import.starts_with("wasi:")),
-            misfits: misfits(component, &declared),
+            misfits: misfits(&declared),
             wit: declared.wit().map_err(NotAComponent)?,
             exports: declared.exports(),
             imports,
