@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tenure::policy::LIFECYCLE;
 use tenure::policy::conformance::{
-    self, Checked, Model, Observed, Player, Report, Settings, Surroundings, Verdict, check,
-    history, play, scenarios,
+    Checked, Model, Observed, Player, Report, Settings, Surroundings, Verdict, check, history,
+    play, scenarios,
 };
 use tenure::postgres::{Statements, StoreError};
-use tenure::{Acquired, Error, Limits, LockStore, PinnedStatements};
+use tenure::{Acquired, Error, LockStore, PinnedStatements};
 use uuid::Uuid;
 
 use crate::support::database::TestDatabase;

@@ -135,7 +135,7 @@ async fn clamp_has_the_default_policys_rules_for_all_else() {
     assert!(matches!(no_id, Err(Error::InvalidArgument(_))), "{no_id:?}");
     assert_eq!(locks, ["a"]);
     assert_eq!(closed.locks_released, 1);
-    assert_eq!(registry.policy().violations(), 0);
+    assert_eq!(registry.policy().counts().violations, 0);
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn admission_stands_in_front_of_a_policy() {
         1
     );
     assert!(!registry.heartbeat(&session, LONG).await.unwrap().is_alive());
-    assert_eq!(registry.policy().violations(), 0);
+    assert_eq!(registry.policy().counts().violations, 0);
 }
 
 #[tokio::test]

@@ -24,7 +24,8 @@ async fn seen(host: &Host, what: &str) -> String {
 pub(crate) async fn looks_around_wasi() {
     let database = TestDatabase::create().await;
     let host = Host::with_policy(&database, policies::LOOKS_AROUND_WASI);
-    let imports = host.registry.policy().imports();
+    let policy = host.registry.policy();
+    let imports = policy.imports();
     assert!(imports.iter().any(|import| import.starts_with("wasi:cli/")));
 
     for (what, sees) in [

@@ -4,6 +4,7 @@
 pub mod database;
 pub mod host;
 pub mod program;
+pub mod proxy;
 pub mod server;
 
 /// The fixture policies, built by the build script: a constant for each.
