@@ -15,6 +15,10 @@ use tokio_postgres::config::Host;
 use super::database::connection_string;
 
 /// What happens to what passes.
+#[allow(
+    dead_code,
+    reason = "what the test programs share is used by each in part"
+)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Weather {
     Clear,
