@@ -8,6 +8,7 @@ mod component;
 mod concurrency;
 mod conformance;
 mod contract;
+mod fencing;
 mod holes;
 mod http;
 mod locks;

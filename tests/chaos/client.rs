@@ -16,18 +16,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Stands for a number that HTTP does not tell.
 const UNTOLD: u32 = u32::MAX;
 
-/// HTTP says that a session is closed, and the database how many locks went with it. Fails
-/// where the database knows nothing of a close that was answered.
+/// HTTP says only that a session was closed; the database says how many locks went with it.
+/// Fails where the database knows nothing of a close that was answered, by whichever host.
 pub fn fill_in_closes(history: &mut History) -> Result<(), String> {
     for event in &mut history.events {
         if let Call::Close {
             session,
             closed: Some(closed),
         } = &mut event.call
-            && closed.locks == UNTOLD
+            && closed.existed
         {
             match history.deleted_with.get(session) {
-                Some(locks) => closed.locks = *locks,
+                Some(locks) if closed.locks == UNTOLD => closed.locks = *locks,
+                Some(_) => {}
                 None => return Err(format!("closed, and the database has lost it: {event:?}")),
             }
         }

@@ -13,6 +13,7 @@
 mod checker;
 mod client;
 mod cluster;
+mod failover;
 mod faults;
 #[allow(
     dead_code,

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::client::{Caller, Http};
 use crate::faults::Site;
+use crate::support::host::Host;
 use crate::witness::{Recorder, Witness};
 
 const CLIENTS: usize = 24;
@@ -29,18 +30,30 @@ struct Shared {
 }
 
 impl Workload {
-    /// A third of the clients on each host, on keys of its own.
+    /// On every host of a site.
     pub fn start(site: &Site, recorder: &Arc<Recorder>, rng: &mut Rng) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let shared = Arc::new(Mutex::new(Shared::default()));
-        let prefix = rng.u32(..);
-        let keys: Arc<[String]> = (0..KEYS).map(|nth| format!("{prefix:08x}-{nth}")).collect();
         let mut callers = vec![Caller::Embedded(Witness::of_failing(
             Arc::clone(&site.embedded),
             Arc::clone(recorder),
         ))];
         let urls = site.urls.iter();
         callers.extend(urls.map(|url| Caller::Http(Http::new(url, recorder))));
+        Self::with(callers, rng)
+    }
+
+    /// On embedded hosts.
+    pub fn on(hosts: &[Arc<Host>], recorder: &Arc<Recorder>, rng: &mut Rng) -> Self {
+        let witness = |host| Witness::of_failing(Arc::clone(host), Arc::clone(recorder));
+        let callers = hosts.iter().map(witness).map(Caller::Embedded);
+        Self::with(callers.collect(), rng)
+    }
+
+    /// As many clients for each, on keys of their own.
+    fn with(callers: Vec<Caller>, rng: &mut Rng) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let prefix = rng.u32(..);
+        let keys: Arc<[String]> = (0..KEYS).map(|nth| format!("{prefix:08x}-{nth}")).collect();
         let clients = (0..CLIENTS)
             .map(|nth| {
                 tokio::spawn(live(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tenure::{Acquired, Error, FencingToken, Heartbeat, Renewed, Revoked, SessionId};
 use tokio_postgres::Client;
 
-use super::checker::{self, Call, Event, History};
+use super::checker::{self, At, Call, Event, History};
 use crate::support::host::{Host, key};
 
 /// Writes down what is asked and answered, by one clock.
@@ -36,6 +36,11 @@ impl Recorder {
             self.events.lock().unwrap().push(Event { from, to, call });
         }
         answer
+    }
+
+    /// A moment, by the clock of the history.
+    pub fn at(&self, moment: Instant) -> At {
+        moment - self.start
     }
 
     pub fn events(&self) -> Vec<Event> {

@@ -52,6 +52,7 @@ enum Target {
 /// Ends, with all of its connections, when it is dropped.
 pub struct Proxy {
     url: String,
+    port: u16,
     weather: watch::Sender<Weather>,
     server: JoinHandle<()>,
 }
@@ -65,16 +66,16 @@ impl Proxy {
             Host::Unix(folder) => Target::Unix(folder.join(format!(".s.PGSQL.{port}"))),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own_port = listener.local_addr().unwrap().port();
         let mut reached = Config::new();
-        reached
-            .host("127.0.0.1")
-            .port(listener.local_addr().unwrap().port());
+        reached.host("127.0.0.1").port(own_port);
         config.get_user().map(|user| reached.user(user));
         config.get_password().map(|word| reached.password(word));
         config.get_dbname().map(|name| reached.dbname(name));
         let (weather, seen) = watch::channel(Weather::Clear);
         Self {
             url: connection_string(&reached),
+            port: own_port,
             weather,
             server: tokio::spawn(serve(listener, target, seen, Rng::with_seed(seed))),
         }
@@ -83,6 +84,14 @@ impl Proxy {
     /// A connection string that leads through it.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    #[allow(
+        dead_code,
+        reason = "what the test programs share is used by each in part"
+    )]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub fn set(&self, weather: Weather) {

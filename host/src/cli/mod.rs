@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand, and the settings that they share.
 
 mod config;
+mod fence;
 mod log;
 mod migrate;
 mod policy;
@@ -38,6 +39,7 @@ fn command() -> Command {
         .subcommand(serve::command())
         .subcommand(migrate::command())
         .subcommand(config::command())
+        .subcommand(fence::command())
         .subcommand(policy::command())
 }
 
@@ -75,6 +77,7 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
         Some(("serve", matches)) => serve::run(&Settings::resolve(matches)?)?,
         Some(("migrate", matches)) => migrate::run(&Settings::resolve(matches)?)?,
         Some(("config", matches)) => config::run(&Settings::resolve(matches)?)?,
+        Some(("fence", matches)) => return fence::run(matches),
         Some(("policy", matches)) => return policy::run(matches),
         _ => unreachable!("clap asks for a subcommand"),
     }
