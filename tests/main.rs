@@ -9,6 +9,7 @@ mod concurrency;
 mod conformance;
 mod contract;
 mod edge;
+mod fencing;
 mod holes;
 mod http;
 mod locks;

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tenure::policy::LIFECYCLE;
 use tenure::postgres::{MigrationError, StoreError, sql};
 use tenure::{
-    Acquired, Database, DatabaseOptions, Error, FencingToken, Heartbeat, Reaped, Renewed, Revoked,
-    SessionId,
+    Acquired, Database, DatabaseOptions, Error, FencingToken, Heartbeat, Limits, Policy,
+    PolicyEngine, Reaped, Renewed, Revoked, SessionId,
 };
 use tokio::join;
 use tokio::net::TcpListener;
@@ -16,6 +17,7 @@ use uuid::Uuid;
 
 use crate::support::database::TestDatabase;
 use crate::support::host::{Host, LONG, key, lifecycle};
+use crate::support::proxy::Weather;
 
 fn is_contention<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
     match answer {
@@ -272,6 +274,72 @@ async fn a_connection_string_that_cannot_be_read_is_an_error_at_once() {
         let answer = Database::new(url, &DatabaseOptions::default());
         assert!(matches!(answer, Err(StoreError::Other(_))), "{url}");
     }
+}
+
+// Servers that fall silent.
+
+#[tokio::test]
+async fn a_server_that_falls_silent_in_mid_call_is_contention_after_a_while() {
+    let database = TestDatabase::create().await;
+    let patient = Host::new(&database);
+    let (session, token) = set_up(&patient).await;
+    let proxy = database.proxy().await;
+    let mut options = options(1, SOON);
+    options.statement_timeout = SOON;
+    let mut limits = Limits::default();
+    limits.deadline = 3 * SOON;
+    let policy = Policy::load(&PolicyEngine::new(limits).unwrap(), LIFECYCLE).unwrap();
+    let host = Host::on(Database::new(proxy.url(), &options).unwrap(), policy);
+    let silence = "contention: the database was silent for 200 ms";
+    let deadline = format!("{:?}", Error::DeadlineExceeded(3 * SOON));
+    // Each on a connection that was there before the silence.
+    let ready = async || {
+        proxy.set(Weather::Clear);
+        host.pool.ping().await.unwrap();
+        proxy.set(Weather::Silent);
+    };
+
+    let said = every_call(&host, &session, token, ready).await;
+
+    for said in &said {
+        match said {
+            Said::Fault(error) => assert_eq!(error.to_string(), silence),
+            // A heartbeat's own limit is the call's.
+            Said::Bad(text) if *text == deadline => {}
+            said => panic!("{said:?}"),
+        }
+    }
+    ready().await;
+    let ping = host.pool.ping().await;
+    assert_eq!(ping.unwrap_err().to_string(), silence);
+}
+
+#[tokio::test]
+async fn a_connection_that_fell_silent_is_not_used_again() {
+    let database = TestDatabase::create().await;
+    let proxy = database.proxy().await;
+    let mut options = options(1, SOON);
+    options.statement_timeout = SOON;
+    let pool = Database::new(proxy.url(), &options).unwrap();
+    let host = Host::on(pool, lifecycle());
+    let session = host.open(LONG).await;
+    // The statements are prepared from here on.
+    let _ = host.lock("j", &session).await;
+    let backend = format!("SELECT min(pid) {BACKENDS}");
+    let before: i32 = database.scalar(&backend).await;
+
+    proxy.set(Weather::HalfOpen);
+    // Done, but nobody is told.
+    is_contention(host.locks.try_insert(&key("k"), &session, LONG).await);
+    // Its socket is closed.
+    database
+        .until(0, &format!("SELECT count(*) {BACKENDS}"))
+        .await;
+    proxy.set(Weather::Clear);
+
+    assert_eq!(host.locks.count_of(&session).await, Ok(2));
+    let after: i32 = database.scalar(&backend).await;
+    assert_ne!(before, after);
 }
 
 // Connections that are not as they should be.

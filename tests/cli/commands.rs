@@ -11,7 +11,7 @@ use crate::support::program::{complaint, run, tenure};
 
 #[test]
 fn every_help_has_examples() {
-    for command in ["serve", "migrate", "config", "policy show"] {
+    for command in ["serve", "migrate", "config", "fence raise", "policy show"] {
         let words = command.split(' ').chain(["--help"]);
         let help = run(&mut tenure(words));
         assert_eq!(help.code, Some(0), "{help:?}");
@@ -23,7 +23,7 @@ fn every_help_has_examples() {
     }
     let help = run(&mut tenure(["--help"]));
     assert_eq!(help.code, Some(0));
-    for word in ["serve", "migrate", "config", "policy"] {
+    for word in ["serve", "migrate", "config", "fence", "policy"] {
         assert!(help.stdout.contains(&format!("\n  {word} ")), "{help:?}");
     }
 }

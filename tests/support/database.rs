@@ -9,6 +9,7 @@ use std::time::Duration;
 use tenure::{Database, DatabaseOptions, SessionId};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
+use super::proxy::Proxy;
 use super::server;
 
 pub struct TestDatabase {
@@ -59,31 +60,12 @@ impl TestDatabase {
 
     /// A connection string.
     pub fn url(&self) -> String {
-        use std::fmt::Write as _;
-        use tokio_postgres::config::Host;
-        let config = &self.config;
-        let mut url = String::new();
-        let quoted = |text: &str| text.replace('\\', r"\\").replace('\'', r"\'");
-        for host in config.get_hosts() {
-            match host {
-                Host::Tcp(host) => write!(url, "host='{}' ", quoted(host)).unwrap(),
-                Host::Unix(path) => {
-                    write!(url, "host='{}' ", quoted(&path.display().to_string())).unwrap();
-                }
-            }
-        }
-        for port in config.get_ports() {
-            write!(url, "port={port} ").unwrap();
-        }
-        if let Some(user) = config.get_user() {
-            write!(url, "user='{}' ", quoted(user)).unwrap();
-        }
-        if let Some(password) = config.get_password() {
-            let password = String::from_utf8_lossy(password);
-            write!(url, "password='{}' ", quoted(&password)).unwrap();
-        }
-        write!(url, "dbname={}", self.name).unwrap();
-        url
+        connection_string(&self.config)
+    }
+
+    /// A proxy before it.
+    pub async fn proxy(&self) -> Proxy {
+        Proxy::before(&self.config, fastrand::u64(..)).await
     }
 
     /// The same as the variables that libpq, and most drivers, read.
@@ -208,6 +190,36 @@ impl TestDatabase {
         }
         panic!("{found} instead of {count}: {query}");
     }
+}
+
+/// What [`Config`] has parsed, as text again: hosts, ports, user, password, database.
+pub fn connection_string(config: &Config) -> String {
+    use std::fmt::Write as _;
+    use tokio_postgres::config::Host;
+    let mut url = String::new();
+    let quoted = |text: &str| text.replace('\\', r"\\").replace('\'', r"\'");
+    for host in config.get_hosts() {
+        match host {
+            Host::Tcp(host) => write!(url, "host='{}' ", quoted(host)).unwrap(),
+            Host::Unix(path) => {
+                write!(url, "host='{}' ", quoted(&path.display().to_string())).unwrap();
+            }
+        }
+    }
+    for port in config.get_ports() {
+        write!(url, "port={port} ").unwrap();
+    }
+    if let Some(user) = config.get_user() {
+        write!(url, "user='{}' ", quoted(user)).unwrap();
+    }
+    if let Some(password) = config.get_password() {
+        let password = String::from_utf8_lossy(password);
+        write!(url, "password='{}' ", quoted(&password)).unwrap();
+    }
+    if let Some(name) = config.get_dbname() {
+        write!(url, "dbname='{}'", quoted(name)).unwrap();
+    }
+    url
 }
 
 /// Keeps statements waiting in the middle of what they do, until it is opened.

@@ -4,6 +4,7 @@
 pub mod database;
 pub mod host;
 pub mod program;
+pub mod proxy;
 pub mod server;
 pub mod toolchain;
 

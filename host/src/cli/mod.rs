@@ -2,6 +2,7 @@
 
 mod admin;
 mod config;
+mod fence;
 mod log;
 mod migrate;
 mod policy;
@@ -40,6 +41,7 @@ fn command() -> Command {
         .subcommand(serve::command())
         .subcommand(migrate::command())
         .subcommand(config::command())
+        .subcommand(fence::command())
         .subcommand(policy::command())
 }
 
@@ -77,6 +79,7 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
         Some(("serve", matches)) => serve::run(matches)?,
         Some(("migrate", matches)) => migrate::run(&Settings::resolve(matches)?)?,
         Some(("config", matches)) => config::run(&Settings::resolve(matches)?)?,
+        Some(("fence", matches)) => return fence::run(matches),
         Some(("policy", matches)) => return policy::run(matches),
         _ => unreachable!("clap asks for a subcommand"),
     }

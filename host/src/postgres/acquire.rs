@@ -49,7 +49,9 @@ impl LockStore {
         let mut spared = false;
         for _ in 0..ROUNDS {
             let connection = self.database.connection().await?;
-            let outcome = attempt(&connection, key, session.uuid(), ttl_ms).await;
+            let outcome = connection
+                .bounded(attempt(&connection, key, session.uuid(), ttl_ms))
+                .await;
             let look = match connection.finish(outcome)? {
                 Attempt::Granted(row) => {
                     let grant = grant(key, &row)?;
@@ -138,7 +140,7 @@ impl LockStore {
 
     async fn seal(&self, session: &SessionId) -> Result<Sealed, StoreError> {
         let connection = self.database.connection().await?;
-        let outcome = seal(&connection, session.uuid()).await;
+        let outcome = connection.bounded(seal(&connection, session.uuid())).await;
         connection.finish(outcome)
     }
 }

@@ -24,7 +24,9 @@ pub struct DatabaseOptions {
     /// contention. Far under the shortest TTL in use: a heartbeat that waited would
     /// otherwise be judged by a clock that has moved on.
     pub lock_timeout: Duration,
-    /// The longest that a statement runs, which then is contention.
+    /// The longest that a statement runs, which then is contention: the server ends it. A
+    /// server, or a network, that says nothing any more is given up after twice this time,
+    /// which is contention too; that connection is not used again.
     pub statement_timeout: Duration,
 }
 
@@ -121,7 +123,9 @@ impl Database {
     /// Answers once the database does. Any fault is an error.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let connection = self.connection().await?;
-        let outcome = connection.simple_query("SELECT 1").await;
+        let outcome = connection
+            .bounded(connection.simple_query("SELECT 1"))
+            .await;
         connection.finish(outcome).map(drop)
     }
 
@@ -154,6 +158,8 @@ impl Database {
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
         Ok(Connection {
             object: Some(self.pool.get().await?),
+            silence_limit: self.statement_timeout * 2,
+            cancel_limit: self.connect_timeout,
         })
     }
 }
@@ -166,21 +172,65 @@ fn millis(duration: Duration) -> String {
 /// A connection that is in use, and is presumed to have unfinished business.
 ///
 /// [`finish`](Self::finish) gives it back to the pool. Dropped without that (a cancelled
-/// call, a deadline) it is taken out of the pool, what it runs is cancelled, and its
-/// socket is closed, upon which PostgreSQL rolls back.
+/// call, a deadline, a server that is silent) it is taken out of the pool, what it runs is
+/// cancelled, and its socket is closed, upon which PostgreSQL rolls back.
 pub(crate) struct Connection {
     object: Option<Object>,
+    silence_limit: Duration,
+    cancel_limit: Duration,
+}
+
+/// Why what was asked of a connection has no answer.
+pub(crate) enum Unanswered {
+    /// It failed.
+    Failed(tokio_postgres::Error),
+    /// Nothing was heard for this long, and something may still be under way.
+    Silence(Duration),
+}
+
+impl From<tokio_postgres::Error> for Unanswered {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl Connection {
-    /// Gives the connection back. To be called when everything that was sent has been
-    /// answered and no transaction is open.
-    pub(crate) fn finish<T>(
+    /// Waits for what the connection was asked, but not for ever: the server's own limits end
+    /// a statement, and this one is for a connection that has gone silent.
+    pub(crate) async fn bounded<T>(
+        &self,
+        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Unanswered> {
+        match timeout(self.silence_limit, work).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(_) => Err(Unanswered::Silence(self.silence_limit)),
+        }
+    }
+
+    /// Gives the connection back, unless it is silent or has broken. To be called when
+    /// everything that was sent has been answered and no transaction is open.
+    pub(crate) fn finish<T, E: Into<Unanswered>>(
         mut self,
-        outcome: Result<T, tokio_postgres::Error>,
+        outcome: Result<T, E>,
     ) -> Result<T, StoreError> {
-        drop(self.object.take());
-        Ok(outcome?)
+        match outcome.map_err(Into::into) {
+            Err(Unanswered::Silence(limit)) => Err(translate(Fault::TimedOut(&format!(
+                "the database was silent for {} ms",
+                limit.as_millis()
+            )))),
+            Err(Unanswered::Failed(error)) => {
+                // What the server reports is an answer. After anything else, such as nonsense
+                // on the wire, nobody knows what the connection would say next.
+                if error.as_db_error().is_some() {
+                    drop(self.object.take());
+                }
+                Err(error.into())
+            }
+            Ok(value) => {
+                drop(self.object.take());
+                Ok(value)
+            }
+        }
     }
 }
 
@@ -199,13 +249,24 @@ impl Drop for Connection {
             return;
         };
         let client = Object::take(object);
+        let limit = self.cancel_limit;
+        // What has ended has no statement to cancel.
+        if client.is_closed() {
+            return;
+        }
         // Outside of a runtime there is nobody left to wait for a statement either.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 // Without this the statement would go on, with its locks, until it ends
                 // by itself. Closing the socket alone does not stop it.
-                if let Err(error) = client.cancel_token().cancel_query(NoTls).await {
-                    tracing::debug!(%error, "could not cancel an abandoned statement");
+                match timeout(limit, client.cancel_token().cancel_query(NoTls)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "could not cancel an abandoned statement");
+                    }
+                    Err(_) => tracing::debug!(
+                        "could not cancel an abandoned statement: the server is silent"
+                    ),
                 }
                 drop(client);
             });

@@ -160,14 +160,14 @@ async fn single(database: &Database, id: Uuid, ttl_ms: i64) -> Answer {
         Dead(Sealed),
     }
     let connection = database.connection().await?;
-    let outcome = async {
+    let beat = async {
         let statement = connection.prepare_cached(sql::HEARTBEAT).await?;
         match connection.query_opt(&statement, &[&id, &ttl_ms]).await? {
             Some(row) => Ok(Beat::Alive(row.try_get(0)?)),
             None => Ok(Beat::Dead(seal(&connection, id).await?)),
         }
-    }
-    .await;
+    };
+    let outcome = connection.bounded(beat).await;
     match connection.finish(outcome)? {
         Beat::Alive(expires_at) => Ok(Some(expires_at)),
         Beat::Dead(Sealed::Gone | Sealed::Expired) => Ok(None),

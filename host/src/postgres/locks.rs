@@ -56,17 +56,18 @@ impl LockStore {
     ) -> Result<Renewed, Error> {
         let ttl_ms = ttl_ms(ttl)?;
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::RENEW).await?;
-            match connection
-                .query_opt(&statement, &[&&**key, &token.get(), &ttl_ms])
-                .await?
-            {
-                Some(row) => Ok(Renewed::Until(row.try_get("expires_at")?)),
-                None => Ok(Renewed::Lost),
-            }
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::RENEW).await?;
+                match connection
+                    .query_opt(&statement, &[&&**key, &token.get(), &ttl_ms])
+                    .await?
+                {
+                    Some(row) => Ok(Renewed::Until(row.try_get("expires_at")?)),
+                    None => Ok(Renewed::Lost),
+                }
+            })
+            .await;
         Ok(connection.finish(outcome)?)
     }
 
@@ -74,13 +75,14 @@ impl LockStore {
     /// that the lock was lost before, and needs no retry: it is not held now.
     pub async fn delete_if_owner(&self, key: &LockKey, token: FencingToken) -> Result<bool, Error> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::RELEASE).await?;
-            connection
-                .execute(&statement, &[&&**key, &token.get()])
-                .await
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::RELEASE).await?;
+                connection
+                    .execute(&statement, &[&&**key, &token.get()])
+                    .await
+            })
+            .await;
         let released = connection.finish(outcome)? > 0;
         if released {
             tracing::info!(key = %key, token = token.get(), "lock_released");
@@ -91,11 +93,12 @@ impl LockStore {
     /// Who holds a key, if anybody does: a snapshot for people, old when it arrives.
     pub async fn read(&self, key: &LockKey) -> Result<Option<Grant>, Error> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::READ).await?;
-            connection.query_opt(&statement, &[&&**key]).await
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::READ).await?;
+                connection.query_opt(&statement, &[&&**key]).await
+            })
+            .await;
         let row = connection.finish(outcome)?;
         Ok(row.map(|row| grant(key, &row)).transpose()?)
     }
@@ -103,12 +106,13 @@ impl LockStore {
     /// How many locks hang on a session: a snapshot for people, lapsed ones included.
     pub async fn count_of(&self, session: &SessionId) -> Result<u64, Error> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::COUNT_OF).await?;
-            let row = connection.query_one(&statement, &[&session.uuid()]).await?;
-            row.try_get::<_, i64>(0)
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::COUNT_OF).await?;
+                let row = connection.query_one(&statement, &[&session.uuid()]).await?;
+                row.try_get::<_, i64>(0)
+            })
+            .await;
         Ok(connection.finish(outcome)?.unsigned_abs())
     }
 
@@ -116,11 +120,12 @@ impl LockStore {
     /// want to know whether a dead session has lapsed or never was.
     pub async fn session_stands(&self, session: &SessionId) -> Result<bool, Error> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::SESSION_STATE).await?;
-            connection.query_opt(&statement, &[&session.uuid()]).await
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::SESSION_STATE).await?;
+                connection.query_opt(&statement, &[&session.uuid()]).await
+            })
+            .await;
         Ok(connection.finish(outcome)?.is_some())
     }
 
@@ -146,17 +151,18 @@ impl LockStore {
         check_text("reason", reason, MIN_REASON_CHARS, MAX_REASON_CHARS)?;
         let expected = expected.map(FencingToken::get);
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let revoke = connection.prepare_cached(sql::REVOKE).await?;
-            let parameters: [&(dyn ToSql + Sync); 4] = [&&**key, &expected, &operator, &reason];
-            let row = query_owning(&connection, key, &revoke, &parameters).await?;
-            if row.is_some() {
-                return Ok((row, None));
-            }
-            let look = connection.prepare_cached(sql::REVOKE_LOOK).await?;
-            Ok((None, connection.query_opt(&look, &[&&**key]).await?))
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let revoke = connection.prepare_cached(sql::REVOKE).await?;
+                let parameters: [&(dyn ToSql + Sync); 4] = [&&**key, &expected, &operator, &reason];
+                let row = query_owning(&connection, key, &revoke, &parameters).await?;
+                if row.is_some() {
+                    return Ok((row, None));
+                }
+                let look = connection.prepare_cached(sql::REVOKE_LOOK).await?;
+                Ok((None, connection.query_opt(&look, &[&&**key]).await?))
+            })
+            .await;
         match connection.finish(outcome)? {
             (Some(row), _) => {
                 let revocation = Revocation {

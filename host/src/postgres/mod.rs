@@ -4,6 +4,7 @@
 mod acquire;
 mod database;
 mod fault;
+mod fence;
 mod heartbeats;
 mod locks;
 mod migrations;

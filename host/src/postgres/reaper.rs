@@ -26,14 +26,15 @@ impl LockStore {
     pub async fn reap_expired(&self) -> Result<Reaped, Error> {
         let limit = REAP_BATCH as i64;
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::REAP_FIND).await?;
-            let rows = connection.query(&statement, &[&limit]).await?;
-            rows.iter()
-                .map(|row| row.try_get(0))
-                .collect::<Result<Vec<Uuid>, _>>()
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::REAP_FIND).await?;
+                let rows = connection.query(&statement, &[&limit]).await?;
+                rows.iter()
+                    .map(|row| row.try_get(0))
+                    .collect::<Result<Vec<Uuid>, _>>()
+            })
+            .await;
         let found = connection.finish(outcome)?;
 
         let mut sessions = 0;
@@ -55,11 +56,12 @@ impl LockStore {
         }
 
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::REAP_ENTRIES).await?;
-            connection.query(&statement, &[&limit]).await
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::REAP_ENTRIES).await?;
+                connection.query(&statement, &[&limit]).await
+            })
+            .await;
         let rows = connection.finish(outcome)?;
         for row in &rows {
             tracing::info!(
@@ -113,11 +115,12 @@ impl LockStore {
     /// won, and the session stays, or finds no row.
     pub(super) async fn reap_sessions(&self, ids: &[Uuid]) -> Result<usize, StoreError> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::REAP_SESSIONS).await?;
-            connection.query(&statement, &[&ids]).await
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::REAP_SESSIONS).await?;
+                connection.query(&statement, &[&ids]).await
+            })
+            .await;
         let rows = connection.finish(outcome)?;
         for row in &rows {
             tracing::info!(

@@ -22,16 +22,17 @@ impl Database {
         let number = i64::try_from(revision)
             .map_err(|_| StoreError::Rejected(format!("{revision} is too large a revision")))?;
         let connection = self.connection().await?;
-        let outcome = async {
-            let accept = connection.prepare_cached(sql::ACCEPT_REVISION).await?;
-            connection.execute(&accept, &[&number, &sha256]).await?;
-            // Read afterwards: the number may have been there already, for the same policy or
-            // for another.
-            let highest = connection.prepare_cached(sql::HIGHEST_REVISION).await?;
-            let row = connection.query_one(&highest, &[]).await?;
-            Ok((row.try_get::<_, i64>(0)?, row.try_get::<_, String>(1)?))
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let accept = connection.prepare_cached(sql::ACCEPT_REVISION).await?;
+                connection.execute(&accept, &[&number, &sha256]).await?;
+                // Read afterwards: the number may have been there already, for the same policy or
+                // for another.
+                let highest = connection.prepare_cached(sql::HIGHEST_REVISION).await?;
+                let row = connection.query_one(&highest, &[]).await?;
+                Ok((row.try_get::<_, i64>(0)?, row.try_get::<_, String>(1)?))
+            })
+            .await;
         let (newest, digest) = connection.finish(outcome)?;
         if (newest, digest.as_str()) == (number, sha256) {
             Ok(Noted::Newest)

@@ -42,14 +42,15 @@ impl Statements for PinnedStatements {
         ttl_ms: i64,
     ) -> Result<SystemTime, StoreError> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::OPEN_SESSION).await?;
-            let row = connection
-                .query_one(&statement, &[&id, &owner, &ttl_ms])
-                .await?;
-            row.try_get(0)
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::OPEN_SESSION).await?;
+                let row = connection
+                    .query_one(&statement, &[&id, &owner, &ttl_ms])
+                    .await?;
+                row.try_get(0)
+            })
+            .await;
         connection.finish(outcome)
     }
 
@@ -59,7 +60,7 @@ impl Statements for PinnedStatements {
 
     async fn close_session(&self, id: Uuid) -> Result<Option<u32>, StoreError> {
         let connection = self.database.connection().await?;
-        let outcome = close(&connection, id).await;
+        let outcome = connection.bounded(close(&connection, id)).await;
         let locks = connection.finish(outcome)?;
         // A session cannot hold more locks than the counter has room for: each is a row.
         Ok(locks.map(|locks| u32::try_from(locks).unwrap_or(u32::MAX)))
@@ -67,12 +68,13 @@ impl Statements for PinnedStatements {
 
     async fn locks_of(&self, id: Uuid) -> Result<Vec<String>, StoreError> {
         let connection = self.database.connection().await?;
-        let outcome = async {
-            let statement = connection.prepare_cached(sql::LOCKS_OF).await?;
-            let rows = connection.query(&statement, &[&id]).await?;
-            rows.iter().map(|row| row.try_get(0)).collect()
-        }
-        .await;
+        let outcome = connection
+            .bounded(async {
+                let statement = connection.prepare_cached(sql::LOCKS_OF).await?;
+                let rows = connection.query(&statement, &[&id]).await?;
+                rows.iter().map(|row| row.try_get(0)).collect()
+            })
+            .await;
         connection.finish(outcome)
     }
 }

@@ -49,6 +49,8 @@ pinned! {
     REVOKE = "revoke.sql";
     /// Under which token a key is held.
     REVOKE_LOOK = "revoke_look.sql";
+    /// Makes every later token greater than a number.
+    FENCE_RAISE = "fence_raise.sql";
     /// Finds sessions that seem dead.
     REAP_FIND = "reap_find.sql";
     /// Deletes those of some sessions that are dead.
