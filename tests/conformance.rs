@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tenure::policy::LIFECYCLE;
 use tenure::policy::conformance::{
-    Checked, Model, Observed, Player, Report, Settings, Surroundings, Verdict, check,
-    history, play, scenarios,
+    Checked, Model, Observed, Player, Report, Settings, Surroundings, Verdict, check, history,
+    play, scenarios,
 };
 use tenure::postgres::{Statements, StoreError};
 use tenure::{Acquired, Error, LockStore, PinnedStatements};

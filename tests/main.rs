@@ -8,6 +8,7 @@ mod component;
 mod concurrency;
 mod conformance;
 mod contract;
+mod group_commit;
 mod holes;
 mod http;
 mod locks;

@@ -158,6 +158,15 @@ impl Database {
     }
 }
 
+/// Whether the error is the connection's end.
+fn has_ended(error: &tokio_postgres::Error) -> bool {
+    error.is_closed()
+        || error.code().is_some_and(|code| {
+            // FATAL: the server hangs up next.
+            code.code().starts_with("57P") || code.code().starts_with("08")
+        })
+}
+
 fn millis(duration: Duration) -> String {
     // 0 would turn a time-out off.
     duration.as_millis().max(1).to_string()
@@ -179,7 +188,11 @@ impl Connection {
         mut self,
         outcome: Result<T, tokio_postgres::Error>,
     ) -> Result<T, StoreError> {
-        drop(self.object.take());
+        let object = self.object.take();
+        if outcome.as_ref().err().is_some_and(has_ended) {
+            // It may not have noticed yet, and nobody else is to run into it.
+            drop(object.map(Object::take));
+        }
         Ok(outcome?)
     }
 }
