@@ -10,6 +10,7 @@ mod conformance;
 mod contract;
 mod edge;
 mod fencing;
+mod group_commit;
 mod holes;
 mod http;
 mod locks;

@@ -164,6 +164,15 @@ impl Database {
     }
 }
 
+/// Whether the error is the connection's end.
+fn has_ended(error: &tokio_postgres::Error) -> bool {
+    error.is_closed()
+        || error.code().is_some_and(|code| {
+            // FATAL: the server hangs up next.
+            code.code().starts_with("57P") || code.code().starts_with("08")
+        })
+}
+
 fn millis(duration: Duration) -> String {
     // 0 would turn a time-out off.
     duration.as_millis().max(1).to_string()
@@ -221,7 +230,10 @@ impl Connection {
             Err(Unanswered::Failed(error)) => {
                 // What the server reports is an answer. After anything else, such as nonsense
                 // on the wire, nobody knows what the connection would say next.
-                if error.as_db_error().is_some() {
+                if has_ended(&error) {
+                    // It may not have noticed yet, and nobody else is to run into it.
+                    drop(self.object.take().map(Object::take));
+                } else if error.as_db_error().is_some() {
                     drop(self.object.take());
                 }
                 Err(error.into())
