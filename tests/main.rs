@@ -22,4 +22,5 @@ mod policy_wasi;
 mod pool;
 mod session_registry;
 mod support;
+mod tutorial;
 mod versions;

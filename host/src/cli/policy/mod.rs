@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod inspect;
+mod new;
 mod show;
 
 use std::fs;
@@ -23,6 +24,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(show::command())
+        .subcommand(new::command())
         .subcommand(inspect::command())
         .subcommand(check::command())
         .subcommand(bench::command())
@@ -31,6 +33,7 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<ExitCode> {
     match matches.subcommand() {
         Some(("show", _)) => show::run(),
+        Some(("new", matches)) => new::run(matches),
         Some(("inspect", matches)) => with_component(matches, inspect::run),
         Some(("check", matches)) => with_component(matches, check::run),
         Some(("bench", matches)) => with_component(matches, bench::run),
