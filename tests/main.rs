@@ -25,4 +25,5 @@ mod pool;
 mod rollout;
 mod session_registry;
 mod support;
+mod tutorial;
 mod versions;

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use tenure::Policy;
+use tenure::policy::LoadError;
 use tenure::policy::conformance::{Inspection, Settings, check};
-use tenure::{LoadError, Policy};
 use wit_component::semver_check;
 use wit_parser::{PackageId, Resolve};
 

@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod inspect;
+mod new;
 mod show;
 mod sign;
 
@@ -24,6 +25,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(show::command())
+        .subcommand(new::command())
         .subcommand(inspect::command())
         .subcommand(check::command())
         .subcommand(bench::command())
@@ -33,6 +35,7 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<ExitCode> {
     match matches.subcommand() {
         Some(("show", _)) => show::run(),
+        Some(("new", matches)) => new::run(matches),
         Some(("inspect", matches)) => with_component(matches, inspect::run),
         Some(("check", matches)) => with_component(matches, check::run),
         Some(("bench", matches)) => with_component(matches, bench::run),

@@ -28,7 +28,7 @@ impl Declared {
     pub(super) fn read(component: &[u8]) -> Result<Self, String> {
         if Parser::is_core_wasm(component) {
             return Err(
-                "this is a core module, which `wasm-tools component new` can make a component of"
+                "this is a core module, which `tenure policy new` can make a component of"
                     .to_owned(),
             );
         }
