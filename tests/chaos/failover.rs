@@ -1,6 +1,7 @@
 //! A primary that dies, and a synchronous standby in its place.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -173,12 +174,11 @@ fn copy(primary: &PrivateCluster, folder: &Path, stream: &str) {
             .arg(folder.join("postgres")),
     );
     // PostgreSQL is not root even where the tests are.
-    succeeds(
-        Command::new("chown")
-            .arg("--recursive")
-            .arg(format!("--reference={}", primary.data_dir().display()))
-            .arg(folder),
-    );
+    let owner = fs::metadata(primary.data_dir()).unwrap().uid();
+    if owner != fs::metadata(folder).unwrap().uid() {
+        let owner = owner.to_string();
+        succeeds(Command::new("chown").arg("-R").arg(owner).arg(folder));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
