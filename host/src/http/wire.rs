@@ -25,7 +25,8 @@ pub struct WireLimits {
     pub connections: usize,
     /// How long a connection may be without an answer: idle between two requests, slow to
     /// send one, or slow to read what it is answered. Longer than the longest wait for a lock
-    /// and the time that its last attempt may take.
+    /// and the time that its last attempt may take; and longer than most clients keep an idle
+    /// connection (90 s is common), so that it is they who close it, between two requests.
     pub unanswered: Duration,
 }
 
@@ -33,7 +34,7 @@ impl Default for WireLimits {
     fn default() -> Self {
         Self {
             connections: 4096,
-            unanswered: Duration::from_secs(60),
+            unanswered: Duration::from_secs(120),
         }
     }
 }
