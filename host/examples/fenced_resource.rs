@@ -75,7 +75,7 @@ pub async fn run(database_url: &str, ttl: Duration) -> Result<Told, Box<dyn Erro
     let late = ledger.write(stopped.token, "first: 2");
 
     ledger.write(taken.token, "second: 2").map_err(refused)?;
-    registry.close_session(&second.id).await?;
+    let _ = registry.close_session(&second.id).await?;
     Ok(Told {
         tokens: [stopped.token, taken.token],
         late,

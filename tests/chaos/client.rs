@@ -314,3 +314,39 @@ impl Http {
         let _ = self.recorder.record(call, describe).await;
     }
 }
+
+/// The rule that is not in the checker: what was answered is durable.
+mod tests {
+    use super::*;
+    use crate::checker::Event;
+
+    fn closed(existed: bool) -> History {
+        let call = Call::Close {
+            session: uuid::Uuid::from_u128(1).into(),
+            closed: Some(Closed {
+                existed,
+                locks: UNTOLD,
+            }),
+        };
+        let (from, to) = (Duration::ZERO, Duration::from_millis(1));
+        History {
+            events: vec![Event { from, to, call }],
+            ..History::default()
+        }
+    }
+
+    #[test]
+    fn a_close_that_the_database_has_lost() {
+        assert!(fill_in_closes(&mut closed(true)).is_err());
+        assert!(fill_in_closes(&mut closed(false)).is_ok());
+
+        let mut kept = closed(true);
+        let session = uuid::Uuid::from_u128(1).into();
+        kept.deleted_with.insert(session, 3);
+        fill_in_closes(&mut kept).unwrap();
+        let Call::Close { closed, .. } = &kept.events[0].call else {
+            unreachable!();
+        };
+        assert_eq!(closed.map(|closed| closed.locks), Some(3));
+    }
+}

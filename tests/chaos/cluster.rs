@@ -122,8 +122,14 @@ impl Drop for Cluster {
         self.running = None;
         if self.own_disk {
             let disk = self.folder.path().join("disk");
-            let unmounted = Command::new("umount").arg("--lazy").arg(&disk).status();
-            assert!(unmounted.unwrap().success(), "{}", disk.display());
+            // Lazily, as PostgreSQL may still be about to end.
+            let unmounted = Command::new("umount").arg("--lazy").arg(&disk).output();
+            if !unmounted
+                .as_ref()
+                .is_ok_and(|output| output.status.success())
+            {
+                tell(&format!("{} stays mounted: {unmounted:?}", disk.display()));
+            }
         }
     }
 }

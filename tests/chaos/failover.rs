@@ -1,6 +1,7 @@
 //! A primary that dies, and a synchronous standby in its place.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -173,12 +174,11 @@ fn copy(primary: &PrivateCluster, folder: &Path, stream: &str) {
             .arg(folder.join("postgres")),
     );
     // PostgreSQL is not root even where the tests are.
-    succeeds(
-        Command::new("chown")
-            .arg("--recursive")
-            .arg(format!("--reference={}", primary.data_dir().display()))
-            .arg(folder),
-    );
+    let owner = fs::metadata(primary.data_dir()).unwrap().uid();
+    if owner != fs::metadata(folder).unwrap().uid() {
+        let owner = owner.to_string();
+        succeeds(Command::new("chown").arg("-R").arg(owner).arg(folder));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,9 +236,10 @@ async fn what_was_acknowledged_survives_the_primary() {
 }
 
 /// A sequence is written to the log some numbers ahead. So a standby that takes over goes on
-/// above every token that anybody was granted, and may leave some out.
+/// above every token that anybody was granted, may leave some out, and may repeat those that
+/// nobody was told of: the ones of transactions that never committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_over_a_promotion_and_skip_a_few() {
+async fn a_promoted_sequence_skips_a_few_and_repeats_only_tokens_never_granted() {
     let pair = Pair::start().await;
     let host = pair.host();
     host.pool.migrate().await.unwrap();
@@ -247,25 +248,6 @@ async fn tokens_rise_over_a_promotion_and_skip_a_few() {
     for _ in 0..40 {
         last = host.lock("k", &session).await.token.get();
     }
-
-    pair.kill_primary();
-    pair.promote().await;
-
-    let next = granted_at_last(&host, "k", &session).await;
-    assert!(next > last, "{next} after {last}");
-    assert!(next <= last + LOGGED_AHEAD + 1, "{next} after {last}");
-    pair.stop().await;
-}
-
-/// What nobody was told of may be told again: the numbers of a transaction that never
-/// committed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promoted_sequence_repeats_only_tokens_that_were_never_granted() {
-    let pair = Pair::start().await;
-    let host = pair.host();
-    host.pool.migrate().await.unwrap();
-    let session = host.open(LONG).await;
-    let last = host.lock("k", &session).await.token.get();
     // The standby hears no more, so no commit is acknowledged.
     pair.stream.set(Weather::Silent);
     let primary = connect(&pair.primary).await;
@@ -286,6 +268,7 @@ async fn a_promoted_sequence_repeats_only_tokens_that_were_never_granted() {
 
     let next = granted_at_last(&host, "k", &session).await;
     assert!(next > last, "{next} after {last}");
+    assert!(next <= last + LOGGED_AHEAD + 1, "{next} after {last}");
     assert!(next <= drawn, "{next} was not drawn before: {drawn}");
     pair.stop().await;
 }

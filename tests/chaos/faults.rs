@@ -59,8 +59,10 @@ impl Fault {
         Duration::from_millis(match self {
             // Longer than most of the sessions have.
             Self::StopHost => rng.u64(2500..3000),
+            // Longer than clients wait.
+            Self::Silence => rng.u64(2200..2700),
             // Until there is no room left in what was there.
-            Self::DiskFull => rng.u64(2000..3000),
+            Self::DiskFull => rng.u64(1000..3000),
             _ => rng.u64(300..1800),
         })
     }
@@ -190,7 +192,14 @@ impl Site {
                 )
                 .await;
             }
-            Fault::DiskFull => self.cluster.fill_disk(),
+            Fault::DiskFull => {
+                self.cluster.fill_disk();
+                // The log soon needs another file, and PostgreSQL cannot go on without.
+                for _ in 0..4 {
+                    self.database("SELECT pg_switch_wal()").await;
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
             Fault::PoolExhausted => {
                 // Another fault may be in the way.
                 if let Ok(holder) = self.try_connect().await {

@@ -3,6 +3,7 @@
 //! Every answer that any of these tests gets, of whatever status, is held against the
 //! server's own OpenAPI document; see `client.rs`.
 
+mod any_text;
 mod auth;
 mod client;
 mod contention;
@@ -12,4 +13,5 @@ mod locks;
 mod odd_requests;
 mod policies;
 mod sessions;
+mod slow_clients;
 mod waiting;

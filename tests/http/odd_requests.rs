@@ -260,6 +260,18 @@ async fn a_body_that_breaks_off_opens_nothing() {
 }
 
 #[tokio::test]
+async fn a_body_that_stalls_is_given_up() {
+    let server = Server::start().await;
+    let stalled = b"POST /v1/sessions HTTP/1.1\r\nHost: tenure\r\nConnection: close\r\n\
+          Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"ownerId\":";
+
+    let answer = server.send_bytes("POST", "/v1/sessions", stalled).await;
+
+    assert_eq!(answer.is(408)["code"], "REQUEST_TIMEOUT");
+    assert_eq!(server.database.sessions().await, 0);
+}
+
+#[tokio::test]
 async fn a_method_that_a_path_does_not_have_is_refused() {
     let server = Server::start().await;
     for target in [

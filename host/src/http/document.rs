@@ -76,6 +76,7 @@ pub(super) struct OfBody;
 impl IntoResponses for OfBody {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         BTreeMap::from([
+            error(408, "REQUEST_TIMEOUT: the body takes longer than 10 s"),
             error(413, "PAYLOAD_TOO_LARGE: more than 64 KiB"),
             error(415, "UNSUPPORTED_MEDIA_TYPE: a body that is not JSON"),
         ])

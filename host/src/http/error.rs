@@ -62,6 +62,8 @@ pub enum Code {
     NotFound,
     /// The route has no such method.
     MethodNotAllowed,
+    /// The body did not come in time. Nothing has happened.
+    RequestTimeout,
     /// The body is too large.
     PayloadTooLarge,
     /// The body is not `application/json`.

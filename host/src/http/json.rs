@@ -5,9 +5,10 @@ use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
-use super::MAX_BODY;
 use super::error::{ApiError, Code};
+use super::{BODY_TIME, MAX_BODY};
 
 /// A body of JSON. An empty one stands for `{}`.
 pub(super) struct Body<T>(pub(super) T);
@@ -29,13 +30,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         if announced > MAX_BODY as u64 {
             return Err(too_large());
         }
-        let bytes =
-            Bytes::from_request(request, state)
-                .await
-                .map_err(|rejection| match rejection.status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-                    _ => ApiError::invalid("body", "it broke off"),
-                })?;
+        let bytes = timeout(BODY_TIME, Bytes::from_request(request, state))
+            .await
+            .map_err(|_| too_slow())?
+            .map_err(|rejection| match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+                _ => ApiError::invalid("body", "it broke off"),
+            })?;
         if bytes.is_empty() {
             return parse(b"{}");
         }
@@ -55,6 +56,14 @@ fn too_large() -> ApiError {
         StatusCode::PAYLOAD_TOO_LARGE,
         Code::PayloadTooLarge,
         format!("a body has at most {MAX_BODY} bytes"),
+    )
+}
+
+fn too_slow() -> ApiError {
+    ApiError::new(
+        StatusCode::REQUEST_TIMEOUT,
+        Code::RequestTimeout,
+        format!("the body took longer than {} s", BODY_TIME.as_secs()),
     )
 }
 

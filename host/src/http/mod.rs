@@ -28,10 +28,13 @@ use crate::{Database, LockStore, SessionRegistry};
 pub use admin::{MAX_COMPONENT, admin_router};
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
-pub use wire::{Listener, Wire};
+pub use wire::{Listener, Wire, WireLimits};
 
 /// The largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
+
+/// How long a client may take to send the body of a request whose head has come.
+pub const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// What the routes work on.
 #[derive(Clone, Debug)]

@@ -1,26 +1,68 @@
 //! What reaches no route: requests that are not HTTP, or too much of it. The framework
 //! answers them by itself, and with an empty body. Here they get the one that all errors have.
+//! And connections that ask for nothing, or never come to an end of it: here they end.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::error;
 
-/// A TCP listener for `axum::serve`, on whose connections every error has its body.
+/// How much of clients there may be at once, and for how long.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct WireLimits {
+    /// The most connections. More wait in the kernel until one of these ends.
+    pub connections: usize,
+    /// How long a connection may be without an answer: idle between two requests, slow to
+    /// send one, or slow to read what it is answered. Longer than the longest wait for a lock
+    /// and the time that its last attempt may take; and longer than most clients keep an idle
+    /// connection (90 s is common), so that it is they who close it, between two requests.
+    pub unanswered: Duration,
+}
+
+impl Default for WireLimits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            unanswered: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A TCP listener for `axum::serve`, on whose connections every error has its body, and which
+/// holds them to [`WireLimits`].
 #[derive(Debug)]
-pub struct Listener(TcpListener);
+pub struct Listener {
+    listener: TcpListener,
+    limits: WireLimits,
+    free: Arc<Semaphore>,
+}
 
 impl Listener {
-    /// Listens where `listener` does.
+    /// Listens where `listener` does, with the usual limits.
     #[must_use]
     pub fn new(listener: TcpListener) -> Self {
-        Self(listener)
+        Self::with_limits(listener, WireLimits::default())
+    }
+
+    /// Listens where `listener` does.
+    #[must_use]
+    pub fn with_limits(listener: TcpListener, limits: WireLimits) -> Self {
+        Self {
+            listener,
+            limits,
+            free: Arc::new(Semaphore::new(limits.connections)),
+        }
     }
 }
 
@@ -30,16 +72,21 @@ impl axum::serve::Listener for Listener {
 
     async fn accept(&mut self) -> (Wire, SocketAddr) {
         // The trait's own, which outlives what goes wrong with a single connection.
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
+        let permit = Arc::clone(&self.free).acquire_owned().await;
+        let permit = permit.expect("nobody closes the semaphore");
+        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
         let wire = Wire {
             stream,
             instead: None,
+            unanswered: self.limits.unanswered,
+            end: Box::pin(sleep(self.limits.unanswered)),
+            _permit: permit,
         };
         (wire, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.listener.local_addr()
     }
 }
 
@@ -50,9 +97,32 @@ pub struct Wire {
     /// What is being written in the place of an answer without a body, and how much of it
     /// has been.
     instead: Option<(Vec<u8>, usize)>,
+    unanswered: Duration,
+    /// When it has been without an answer for that long.
+    end: Pin<Box<Sleep>>,
+    /// One of so many connections.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Wire {
+    /// What comes of something on the socket, which has until the end.
+    fn until_the_end<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_pending() && self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+
+    /// Something of an answer has been written.
+    fn answered(&mut self) {
+        let end = Instant::now() + self.unanswered;
+        self.end.as_mut().reset(end);
+    }
+
     /// Writes what takes the place of `given`, if anything does.
     fn poll_instead(
         &mut self,
@@ -113,7 +183,8 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.until_the_end(context, read)
     }
 }
 
@@ -123,10 +194,18 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Some(length) = ready!(self.poll_instead(context, bytes))? {
-            return Poll::Ready(Ok(length));
+        let instead = self.poll_instead(context, bytes);
+        let written = match ready!(self.until_the_end(context, instead))? {
+            Some(length) => Poll::Ready(Ok(length)),
+            None => {
+                let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+                self.until_the_end(context, written)
+            }
+        };
+        if let Poll::Ready(Ok(_)) = written {
+            self.answered();
         }
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        written
     }
 
     fn poll_write_vectored(
@@ -135,10 +214,18 @@ impl AsyncWrite for Wire {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let first = slices.first().map_or(&[][..], |slice| slice);
-        if let Some(length) = ready!(self.poll_instead(context, first))? {
-            return Poll::Ready(Ok(length));
+        let instead = self.poll_instead(context, first);
+        let written = match ready!(self.until_the_end(context, instead))? {
+            Some(length) => Poll::Ready(Ok(length)),
+            None => {
+                let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+                self.until_the_end(context, written)
+            }
+        };
+        if let Poll::Ready(Ok(_)) = written {
+            self.answered();
         }
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
