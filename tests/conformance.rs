@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::support::database::TestDatabase;
 use crate::support::host::{key, lifecycle};
 use crate::support::policies::{self, compose, for_each_policy};
-use crate::support::program;
+use crate::support::program::{self, Folder};
 
 fn tenure(arguments: &[&str]) -> Output {
     program::tenure(arguments).output().unwrap()
@@ -867,6 +867,43 @@ fn policy_inspect_tells_what_a_component_is_and_wants() {
         shown.contains("misfit   it imports wasi:keyvalue/store@0.2.0"),
         "{shown}"
     );
+}
+
+#[test]
+fn policy_new_makes_components_of_core_modules_only() {
+    let out = Folder::new();
+    let output = out.at("policy.wasm");
+    let component = File::with(LIFECYCLE);
+    let new = |module: &str| {
+        text(&tenure(&[
+            "policy",
+            "new",
+            module,
+            "--name",
+            "p",
+            "--version",
+            "1.2.3",
+            "-o",
+            &output,
+        ]))
+    };
+    // A module that says nothing of its world becomes a component without any exports.
+    let module = File::with(b"\0asm\x01\0\0\0");
+    let made = new(module.path());
+    assert_eq!(made, (Some(0), String::new()));
+    let about = Inspection::of(&std::fs::read(&output).unwrap()).unwrap();
+    assert_eq!(about.name.as_deref(), Some("p"));
+    assert_eq!(about.version.as_deref(), Some("1.2.3"));
+    assert!(!about.misfits.is_empty());
+
+    for (module, says) in [
+        (component.path(), "cannot make a component of"),
+        ("/nowhere.wasm", "cannot read /nowhere.wasm"),
+    ] {
+        let (status, shown) = new(module);
+        assert_eq!(status, Some(2), "{shown}");
+        assert!(shown.contains(says), "{shown}");
+    }
 }
 
 #[test]

@@ -53,7 +53,8 @@ export class SessionRegistry {
       try {
         await this.#statements.closeSession(operation === "open-session" ? record.evidence.did : subject);
       } catch (fault) {
-        return { err: { tag: fault.kind === "contention" ? "contention" : "store", val: fault.message } };
+        const tag = fault.kind === "contention" ? "contention" : "store";
+        return { err: { tag, val: fault.message } };
       }
     }
     return answer;

@@ -28,6 +28,7 @@ function run(statement, args) {
   throw Object.assign(new Error(), { payload: message.err });
 }
 
+// jco leaves the version out of the name.
 const imports = {
   "tenure:registry/statements": {
     openSession: (...args) => run("open-session", args),
@@ -36,9 +37,6 @@ const imports = {
     locksOf: (...args) => run("locks-of", args),
   },
 };
-// By whatever version of the contract on this track the policy was built against.
-const versioned = new Proxy(imports, { get: (all, name) => all[String(name).split("@")[0]] });
-
 const FUNCTIONS = {
   "open-session": "openSession",
   heartbeat: "heartbeat",
@@ -49,7 +47,7 @@ const FUNCTIONS = {
 parentPort.on("message", ({ operation, args }) => {
   let verdict;
   try {
-    const { sessionRegistry } = instantiate(getCoreModule, versioned);
+    const { sessionRegistry } = instantiate(getCoreModule, imports);
     verdict = { ok: sessionRegistry[FUNCTIONS[operation]](...args) };
   } catch (error) {
     // An error of the contract comes as it is, or as an Error's payload; a trap as an Error.
