@@ -14,6 +14,7 @@ mod http;
 mod locks;
 mod migrations;
 mod own_host;
+mod plans;
 mod policies;
 mod policy_limits;
 mod policy_settings;
