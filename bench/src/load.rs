@@ -41,13 +41,8 @@ const WARM_UP: u8 = 0;
 const MEASURED: u8 = 1;
 const OVER: u8 = 2;
 
-/// Runs the clients, and calls `begin` and `end` around the time that is measured.
-pub async fn run<C: Client>(
-    clients: Vec<C>,
-    pace: Pace,
-    begin: impl FnOnce(),
-    end: impl FnOnce(),
-) -> Result<Measured> {
+/// Runs the clients.
+pub async fn run<C: Client>(clients: Vec<C>, pace: Pace) -> Result<Measured> {
     let phase = Arc::new(AtomicU8::new(WARM_UP));
     let interval = pace
         .rate
@@ -57,13 +52,11 @@ pub async fn run<C: Client>(
         running.spawn(one(client, phase.clone(), interval));
     }
     sleep(pace.warm_up).await;
-    begin();
     let began = Instant::now();
     phase.store(MEASURED, Ordering::Relaxed);
     sleep(pace.measured).await;
     phase.store(OVER, Ordering::Relaxed);
     let took = began.elapsed();
-    end();
 
     let mut all = histogram();
     let mut answers = 0;

@@ -86,6 +86,9 @@ const REDIS_EVERYSEC: &str = "Redis, fsync everysec";
 /// etcd keeps as many leases as it is given, but takes a while to grant them.
 const MOST_LEASES: usize = 10_000;
 
+/// Of PostgreSQL's. `pgbench` has a connection for each client.
+const MOST_CONNECTIONS: usize = 90;
+
 impl Bench {
     async fn new(arguments: Arguments, scratch: PathBuf) -> Result<Self> {
         let stage = Stage::new().await?;
@@ -108,6 +111,13 @@ impl Bench {
         })
     }
 
+    fn reconnect(&mut self) -> Result<()> {
+        self.stage.reconnect()?;
+        let policy = self.registry.slot().clone();
+        self.registry = SessionRegistry::with_slot(policy, self.stage.statements.clone());
+        Ok(())
+    }
+
     fn pace(&self) -> Pace {
         let warm_up = if self.arguments.quick { 200 } else { 1500 };
         Pace {
@@ -128,7 +138,7 @@ impl Bench {
             false => &[1, 16, 64, 256, 1024],
         };
         for &clients in some {
-            if clients <= 90 {
+            if clients <= MOST_CONNECTIONS {
                 self.pgbench(clients).await?;
             }
             self.component(COMPONENT, clients, sessions, self.pace())
@@ -167,7 +177,7 @@ impl Bench {
             stage::own_processor_time(),
             self.stage.processor_time().await?,
         ];
-        let measured = load::run(clients, pace, || (), || ()).await?;
+        let measured = load::run(clients, pace).await?;
         let ended = [
             stage::own_processor_time(),
             self.stage.processor_time().await?,
@@ -175,6 +185,7 @@ impl Bench {
         for (at, time) in processor.iter_mut().enumerate() {
             *time = (ended[at] - began[at]).div_f64(measured.answers.max(1) as f64);
         }
+        self.reconnect()?;
         self.stage.has_updated(updates, measured.answers).await?;
         let (_, hot_now) = self.stage.updates().await?;
         let rate = measured.rate;
@@ -296,7 +307,7 @@ impl Bench {
         for _ in 0..how_many {
             clients.push(Redis::connect(&server, ids.clone()).await?);
         }
-        let measured = load::run(clients, self.pace(), || (), || ()).await?;
+        let measured = load::run(clients, self.pace()).await?;
         self.report.add(Row {
             what: what.to_owned(),
             clients: how_many,
@@ -340,7 +351,7 @@ impl Bench {
             let channel = channels[at % channels.len()].clone();
             clients.push(Etcd::connect(channel, leases.clone()).await?);
         }
-        let measured = load::run(clients, self.pace(), || (), || ()).await?;
+        let measured = load::run(clients, self.pace()).await?;
         self.report.add(Row {
             what: ETCD.to_owned(),
             clients: how_many,
@@ -461,8 +472,9 @@ impl Bench {
                 sessions: ids.clone(),
             })
             .collect();
-        let measured = load::run(clients, self.pace(), || (), || ()).await?;
+        let measured = load::run(clients, self.pace()).await?;
         let took = reaping.await??;
+        self.reconnect()?;
         self.stage.has_updated(updates, measured.answers).await?;
         self.report.note(format!(
             "{sessions} dead sessions are reaped in {took:.2?} beside 64 clients, which get {:.0} \

@@ -36,6 +36,14 @@ impl Stage {
         })
     }
 
+    /// Lets go of the connections: a backend that ends has told all that it has counted. To
+    /// be called once nobody else has a share in them.
+    pub fn reconnect(&mut self) -> Result<()> {
+        self.database = Database::new(&self.url(), &DatabaseOptions::default())?;
+        self.statements = Arc::new(PinnedStatements::new(self.database.clone()));
+        Ok(())
+    }
+
     pub fn url(&self) -> String {
         self.cluster.url(DATABASE)
     }
