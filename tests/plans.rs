@@ -120,7 +120,8 @@ async fn every_heartbeat_is_a_heap_only_update() {
     let count = |column: &str| {
         format!("SELECT {column} FROM pg_stat_user_tables WHERE relname = 'lock_session'")
     };
-    // Backends tell what they have done with some delay.
+    // A backend that ends has told all that it has counted.
+    drop(statements);
     let all = (ROUNDS * SESSIONS) as i64;
     database.until(all, &count("n_tup_upd")).await;
     let row = client.query_one(&count("n_tup_hot_upd"), &[]).await;
