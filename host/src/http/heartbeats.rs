@@ -1,5 +1,7 @@
 //! `/v1/heartbeats`: many sessions in one request.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::Json;
 use axum::extract::State;
 use futures_util::future::join_all;
@@ -20,7 +22,7 @@ const MOST: usize = 1000;
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct HeartbeatsRequest {
-    /// The sessions, in any order.
+    /// The sessions, in any order. One that is named twice is kept alive once.
     #[schema(min_items = 1, max_items = 1000)]
     session_ids: Vec<String>,
     /// How long each lives from now; `lock.session.ttl` by default.
@@ -36,14 +38,11 @@ pub(super) struct Beats {
 }
 
 /// What became of one heartbeat.
-#[derive(Serialize, ToSchema)]
-#[serde(
-    tag = "outcome",
-    rename_all = "lowercase",
-    rename_all_fields = "camelCase"
-)]
+#[derive(Clone, Serialize, ToSchema)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
 pub(super) enum Outcome {
     /// The session lives on.
+    #[serde(rename_all = "camelCase")]
     Alive {
         #[schema(format = DateTime, pattern = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
         expires_at: String,
@@ -52,6 +51,7 @@ pub(super) enum Outcome {
     /// it was closed or has lapsed is not told.
     Dead,
     /// This one failed; what became of the others stands beside it.
+    #[serde(rename_all = "camelCase")]
     Failed {
         /// For programs: what is wrong.
         code: Code,
@@ -87,9 +87,9 @@ pub(super) async fn heartbeats(
             format!("it has {} sessions; it takes 1 to {MOST}", ids.len()),
         ));
     }
-    let beats = ids
-        .iter()
-        .map(async |id| match app.registry.heartbeat(id, ttl).await {
+    let distinct: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+    let beats = distinct.into_iter().map(async |id| {
+        let outcome = match app.registry.heartbeat(id, ttl).await {
             Ok(Heartbeat::Alive(lease)) => Outcome::Alive {
                 expires_at: rfc3339(lease.expires_at),
             },
@@ -102,8 +102,11 @@ pub(super) async fn heartbeats(
                     retry_safe,
                 }
             }
-        });
+        };
+        (id, outcome)
+    });
+    let outcomes: BTreeMap<&str, Outcome> = join_all(beats).await.into_iter().collect();
     Ok(Json(Beats {
-        sessions: join_all(beats).await,
+        sessions: ids.iter().map(|id| outcomes[id.as_str()].clone()).collect(),
     }))
 }
