@@ -33,8 +33,6 @@ pub struct Measured {
     pub p99: Duration,
     /// All answers, those of the warm-up included.
     pub answers: u64,
-    /// Answers while it was measured.
-    pub counted: u64,
 }
 
 const WARM_UP: u8 = 0;
@@ -70,7 +68,6 @@ pub async fn run<C: Client>(clients: Vec<C>, pace: Pace) -> Result<Measured> {
         p50: Duration::from_micros(all.value_at_quantile(0.5)),
         p99: Duration::from_micros(all.value_at_quantile(0.99)),
         answers,
-        counted: all.len(),
     })
 }
 

@@ -111,7 +111,6 @@ pub fn pgbench(
         p50: quantile(0.5),
         p99: quantile(0.99),
         answers: warm_up + counted,
-        counted,
     })
 }
 

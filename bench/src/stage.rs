@@ -91,10 +91,6 @@ impl Stage {
         Ok(self.client.batch_execute(sql).await?)
     }
 
-    pub async fn count(&self, sql: &str) -> Result<i64> {
-        Ok(self.client.query_one(sql, &[]).await?.get(0))
-    }
-
     /// How many rows of sessions PostgreSQL has updated by its own count, and how many of
     /// them without touching an index.
     pub async fn updates(&self) -> Result<(i64, i64)> {
