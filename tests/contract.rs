@@ -243,7 +243,10 @@ fn only_close_and_the_reaper_delete_sessions_and_they_leave_the_locks_to_the_cas
 fn every_statement_is_one_statement_of_parameters_and_known_texts() {
     let known = ["1 millisecond", "1 microsecond", "fencing_token_seq"];
     for (file, statement) in sql::ALL {
-        assert!(statement.contains("$1"), "{file} takes no parameter");
+        assert!(
+            statement.contains("$1") || *file == "highest_revision.sql",
+            "{file} takes no parameter"
+        );
         assert!(!statement.contains(';'), "{file} is more than a statement");
         assert!(!statement.contains(['{', '}', '%', '|', '"']), "{file}");
         for text in statement.split('\'').skip(1).step_by(2) {

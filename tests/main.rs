@@ -17,6 +17,7 @@ mod locks;
 mod migrations;
 mod other_languages;
 mod own_host;
+mod plans;
 mod policies;
 mod policy_limits;
 mod policy_settings;

@@ -8,8 +8,12 @@ use tokio_postgres::error::SqlState;
 use crate::support::database::TestDatabase;
 use crate::support::host::{Host, LONG};
 
-const V1: &str = "V1__create_lock_session_and_lock_entry";
-const V2: &str = "V2__create_lock_revocation";
+const VERSIONS: [&str; 4] = [
+    "V1__create_lock_session_and_lock_entry",
+    "V2__create_lock_revocation",
+    "V3__create_policy_revision",
+    "V4__make_room_for_heartbeats",
+];
 
 async fn history(client: &Client) -> Vec<(i32, String)> {
     let rows = client
@@ -23,10 +27,10 @@ async fn history(client: &Client) -> Vec<(i32, String)> {
 }
 
 fn expected_history() -> Vec<(i32, String)> {
-    vec![
-        (1, "create_lock_session_and_lock_entry".to_owned()),
-        (2, "create_lock_revocation".to_owned()),
-    ]
+    (1..)
+        .zip(VERSIONS)
+        .map(|(version, name)| (version, name[4..].to_owned()))
+        .collect()
 }
 
 /// Spells out a whole schema, so that two can be compared.
@@ -63,12 +67,12 @@ async fn failure(pool: &Database) -> MigrationError {
 // Applying them.
 
 #[tokio::test]
-async fn an_empty_database_gets_both_versions() {
+async fn an_empty_database_gets_every_version() {
     let database = TestDatabase::create_empty().await;
 
     let applied = database.pool().migrate().await.unwrap();
 
-    assert_eq!(applied, [V1, V2]);
+    assert_eq!(applied, VERSIONS);
     assert_eq!(history(&database.connect().await).await, expected_history());
     let host = Host::new(&database);
     let session = host.open(LONG).await;
@@ -118,7 +122,7 @@ async fn hosts_that_migrate_at_once_apply_each_version_once() {
 
     applied.sort();
     let (last, others) = applied.split_last().unwrap();
-    assert_eq!(last, &[V1, V2]);
+    assert_eq!(last, &VERSIONS);
     assert!(others.iter().all(Vec::is_empty), "{others:?}");
     assert_eq!(history(&database.connect().await).await, expected_history());
 }
@@ -132,12 +136,13 @@ async fn a_database_with_the_first_version_only_gets_the_rest() {
         .batch_execute(
             "DROP TABLE lock_revocation;
              DROP FUNCTION lock_revocation_is_append_only;
-             DELETE FROM refinery_schema_history WHERE version = 2",
+             DROP TABLE policy_revision;
+             DELETE FROM refinery_schema_history WHERE version > 1",
         )
         .await
         .unwrap();
 
-    assert_eq!(database.pool().migrate().await.unwrap(), [V2]);
+    assert_eq!(database.pool().migrate().await.unwrap(), VERSIONS[1..]);
 
     assert_eq!(schema(&client).await, whole);
 }
@@ -174,7 +179,7 @@ async fn a_version_that_fails_is_rolled_back_and_those_before_it_stay() {
         .batch_execute("DROP FUNCTION lock_revocation_is_append_only")
         .await
         .unwrap();
-    assert_eq!(database.pool().migrate().await.unwrap(), [V2]);
+    assert_eq!(database.pool().migrate().await.unwrap(), VERSIONS[1..]);
 }
 
 #[tokio::test]
@@ -194,7 +199,7 @@ async fn a_host_that_was_killed_while_it_migrated_is_in_nobodys_way() {
     assert!(killed.await.unwrap().is_err());
     in_the_way.batch_execute("ROLLBACK").await.unwrap();
 
-    assert_eq!(database.pool().migrate().await.unwrap(), [V1, V2]);
+    assert_eq!(database.pool().migrate().await.unwrap(), VERSIONS);
 }
 
 // Histories that do not fit. Each is an error, and changes nothing.
@@ -246,7 +251,7 @@ async fn a_renamed_version_is_refused() {
 async fn a_newer_database_is_refused() {
     let error = refuses(
         "INSERT INTO refinery_schema_history
-         SELECT 3, 'from_the_future', applied_on, '1' FROM refinery_schema_history
+         SELECT 5, 'from_the_future', applied_on, '1' FROM refinery_schema_history
           WHERE version = 2",
     )
     .await;
@@ -254,7 +259,7 @@ async fn a_newer_database_is_refused() {
     assert!(matches!(error, MigrationError::DatabaseIsNewer(_)));
     assert_eq!(
         error.to_string(),
-        "the database has migration V3__from_the_future, which this version of tenure does \
+        "the database has migration V5__from_the_future, which this version of tenure does \
          not know; it was migrated by a newer one: upgrade tenure, or point it at another \
          database"
     );

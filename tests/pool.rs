@@ -484,7 +484,7 @@ async fn a_call_whose_connection_is_killed_while_it_waits_is_contention() {
 // Settings.
 
 /// The settings of the connection that opens a session, as it sees them.
-async fn settings(database: &TestDatabase, pool: Database) -> BTreeMap<String, String> {
+pub async fn settings(database: &TestDatabase, pool: Database) -> BTreeMap<String, String> {
     let host = Host::on(pool, lifecycle());
     let _ = host.open(LONG).await;
     let rows = database
@@ -498,7 +498,7 @@ async fn settings(database: &TestDatabase, pool: Database) -> BTreeMap<String, S
 
 /// Writes down the settings that every session is opened under. The database's own defaults
 /// are as bad as can be.
-async fn watched_database() -> TestDatabase {
+pub async fn watched_database() -> TestDatabase {
     let database = TestDatabase::create().await;
     let name: String = database.scalar("SELECT current_database()::text").await;
     database
@@ -539,6 +539,8 @@ async fn connections_have_the_settings_that_the_statements_rest_on() {
         ("default_transaction_read_only", "off"),
         ("synchronous_commit", "on"),
         ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("jit", "off"),
     ] {
         assert_eq!(seen[name], value, "{name}");
     }

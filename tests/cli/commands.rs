@@ -111,7 +111,10 @@ async fn migrate_makes_the_schema_once() {
     assert_eq!(first.code, Some(0), "{first:?}");
     assert_eq!(
         first.stdout,
-        "applied V1__create_lock_session_and_lock_entry\napplied V2__create_lock_revocation\n"
+        "applied V1__create_lock_session_and_lock_entry\n\
+         applied V2__create_lock_revocation\n\
+         applied V3__create_policy_revision\n\
+         applied V4__make_room_for_heartbeats\n"
     );
     assert_eq!(second.code, Some(0), "{second:?}");
     assert_eq!(second.stdout, "the schema is up to date\n");

@@ -28,7 +28,7 @@ fn is_unauthorized(answer: &Answer) {
 async fn every_route_but_health_wants_the_token() {
     let server = Server::with_token().await;
     let routes = routes(&server);
-    assert_eq!(routes.len(), 12);
+    assert_eq!(routes.len(), 13);
     for (method, target) in routes {
         let request = server.request(&method, &target).without("Authorization");
         let answer = request.send().await;

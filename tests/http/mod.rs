@@ -9,6 +9,7 @@ mod client;
 mod contention;
 mod document;
 mod health;
+mod heartbeats;
 mod locks;
 mod odd_requests;
 mod policies;

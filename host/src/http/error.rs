@@ -137,6 +137,12 @@ impl ApiError {
         self
     }
 
+    /// For an answer that has more than this error in it. What its message quotes may be of
+    /// any length.
+    pub(super) fn into_parts(self) -> (Code, String, bool) {
+        (self.code, shortened(self.message), self.retry_safe)
+    }
+
     fn into_body(self, trace_id: String) -> ErrorBody {
         ErrorBody {
             code: self.code,

@@ -8,6 +8,7 @@ mod auth;
 mod document;
 mod error;
 mod health;
+mod heartbeats;
 mod json;
 mod locks;
 mod sessions;
@@ -66,6 +67,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(sessions::close))
         .routes(routes!(sessions::heartbeat))
         .routes(routes!(sessions::locks))
+        .routes(routes!(heartbeats::heartbeats))
         .routes(routes!(locks::acquire))
         .routes(routes!(locks::renew))
         .routes(routes!(locks::read, locks::release))

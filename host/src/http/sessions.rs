@@ -14,7 +14,7 @@ use super::time::{millis, rfc3339};
 use crate::{Heartbeat, SessionId};
 
 /// The TTLs that a session may ask for here, in milliseconds. A policy may allow fewer.
-const TTL: std::ops::RangeInclusive<u64> = 1000..=60_000;
+pub(super) const TTL: std::ops::RangeInclusive<u64> = 1000..=60_000;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -192,7 +192,7 @@ async fn dead(app: &super::App, id: &str) -> ApiError {
     }
 }
 
-fn of_session(error: crate::Error, field: &str) -> ApiError {
+pub(super) fn of_session(error: crate::Error, field: &str) -> ApiError {
     match error {
         crate::Error::InvalidArgument(why) => ApiError::invalid(field, why),
         other => other.into(),

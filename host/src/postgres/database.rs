@@ -85,6 +85,14 @@ impl Database {
             ("synchronous_commit", "on".to_owned()),
             // A plan made for one argument is no plan for the next.
             ("plan_cache_mode", "force_generic_plan".to_owned()),
+            // Nor is one that was made while the table was small: every statement that
+            // has an index uses it, row by row. What has none is not affected.
+            ("enable_seqscan", "off".to_owned()),
+            ("enable_hashjoin", "off".to_owned()),
+            ("enable_mergejoin", "off".to_owned()),
+            ("enable_bitmapscan", "off".to_owned()),
+            // No statement is worth compiling, and the costs that the above adds say so.
+            ("jit", "off".to_owned()),
         ];
         let mut pg_options = given.get_options().unwrap_or_default().to_owned();
         for (name, value) in settings {

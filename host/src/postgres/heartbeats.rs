@@ -6,6 +6,10 @@
 //! A batch only ever says that a session lives. Its statement waits for no row: one that
 //! somebody else has locked is left out, like one that is dead or gone. Whoever is left out
 //! then runs alone, so that every other verdict is the single statement's.
+//!
+//! Sharing a commit is what makes heartbeats cheap, and not doing without one: with
+//! `synchronous_commit` off, a crash of the server could take back an extension that was
+//! answered with `true`, and the session be reaped while its client holds on to its locks.
 
 use std::time::{Duration, SystemTime};
 

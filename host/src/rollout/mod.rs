@@ -387,10 +387,12 @@ fn conforms(
     options: PolicyOptions,
     operations: usize,
 ) -> Result<(), Rejection> {
-    let mut settings = conformance::Settings::default();
-    settings.limits = engine.limits().clone();
-    settings.operations = operations;
-    settings.options = options;
+    let settings = conformance::Settings {
+        limits: engine.limits().clone(),
+        operations,
+        options,
+        ..conformance::Settings::default()
+    };
     let report = conformance::check(&settings, component);
     let failures: Vec<_> = report
         .checks
