@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Error;
-use crate::policy::{self, Call, Judgement, Policy, PolicyFault, PolicySlot, StatementsCtx};
+use crate::policy::{self, Judgement, Policy, PolicyFault, PolicySlot, StatementsCtx, call};
 use crate::postgres::Statements;
 use crate::session::{Closed, Heartbeat, Session, SessionId};
 
@@ -81,7 +81,7 @@ impl SessionRegistry {
         let (id, lease) = self
             .call(async |policy: &Policy| {
                 let (outcome, evidence) =
-                    Call::open_session(policy, &self.statements, owner, millis(ttl)).await;
+                    call::open_session(policy, &self.statements, owner, millis(ttl)).await;
                 let inserted = evidence.inserted();
                 let judgement = match outcome {
                     Ok(verdict) => policy::open_session(verdict, &evidence),
@@ -116,7 +116,7 @@ impl SessionRegistry {
         bounded("session", session)?;
         self.call(async |policy: &Policy| {
             let (outcome, evidence) =
-                Call::heartbeat(policy, &self.statements, session, millis(ttl)).await;
+                call::heartbeat(policy, &self.statements, session, millis(ttl)).await;
             let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
             self.settle(
                 policy,
@@ -137,7 +137,7 @@ impl SessionRegistry {
         let closed = self
             .call(async |policy: &Policy| {
                 let (outcome, evidence) =
-                    Call::close_session(policy, &self.statements, session).await;
+                    call::close_session(policy, &self.statements, session).await;
                 let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
                 self.settle(policy, policy::close_session(verdict, &evidence), None)
                     .await
@@ -157,7 +157,7 @@ impl SessionRegistry {
     pub async fn locks_of(&self, session: &str) -> Result<Vec<String>, Error> {
         bounded("session", session)?;
         self.call(async |policy: &Policy| {
-            let (outcome, evidence) = Call::locks_of(policy, &self.statements, session).await;
+            let (outcome, evidence) = call::locks_of(policy, &self.statements, session).await;
             let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
             self.settle(policy, policy::locks_of(verdict, &evidence), None)
                 .await

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use wasmtime::{Store, UpdateDeadline};
+use tokio::task::yield_now;
+use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 use wasmtime_wasi::{WasiCtxView, WasiView};
 use wasmtime_wasi_config::WasiConfigVariables;
 
@@ -69,10 +70,130 @@ impl WasiView for CallState {
 /// How a call ended: what the policy said, or how it failed; and what the database did.
 pub(crate) type Ended<T> = (Result<Result<T, RegistryError>, PolicyFault>, Evidence);
 
+/// Opens a session. Like each of the functions below it makes one call, on an instance of
+/// its own.
+pub(crate) async fn open_session(
+    policy: &Policy,
+    statements: &StatementsCtx,
+    owner: &str,
+    ttl_ms: u64,
+) -> Ended<String> {
+    let operation = || Operation::OpenSession {
+        owner: owner.to_owned(),
+    };
+    run(
+        policy,
+        statements,
+        operation,
+        |instance, mut call| async move {
+            let registry = instance.tenure_registry_session_registry();
+            let outcome = registry
+                .call_open_session(&mut call.store, owner, ttl_ms)
+                .await;
+            (call, outcome)
+        },
+    )
+    .await
+}
+
+pub(crate) async fn heartbeat(
+    policy: &Policy,
+    statements: &StatementsCtx,
+    session: &str,
+    ttl_ms: u64,
+) -> Ended<bool> {
+    let session = &session.to_owned();
+    let operation = || Operation::Heartbeat {
+        session: session.clone(),
+    };
+    run(
+        policy,
+        statements,
+        operation,
+        |instance, mut call| async move {
+            let registry = instance.tenure_registry_session_registry();
+            let outcome = registry
+                .call_heartbeat(&mut call.store, session, ttl_ms)
+                .await;
+            (call, outcome)
+        },
+    )
+    .await
+}
+
+pub(crate) async fn close_session(
+    policy: &Policy,
+    statements: &StatementsCtx,
+    session: &str,
+) -> Ended<u32> {
+    let session = &session.to_owned();
+    let operation = || Operation::CloseSession {
+        session: session.clone(),
+    };
+    run(
+        policy,
+        statements,
+        operation,
+        |instance, mut call| async move {
+            let registry = instance.tenure_registry_session_registry();
+            let outcome = registry.call_close_session(&mut call.store, session).await;
+            (call, outcome)
+        },
+    )
+    .await
+}
+
+pub(crate) async fn locks_of(
+    policy: &Policy,
+    statements: &StatementsCtx,
+    session: &str,
+) -> Ended<Vec<String>> {
+    let session = &session.to_owned();
+    let operation = || Operation::LocksOf {
+        session: session.clone(),
+    };
+    run(
+        policy,
+        statements,
+        operation,
+        |instance, mut call| async move {
+            let registry = instance.tenure_registry_session_registry();
+            let outcome = registry.call_locks_of(&mut call.store, session).await;
+            (call, outcome)
+        },
+    )
+    .await
+}
+
+/// The caller has a slot, so there is room in the pool. Yet the pool can miss it: it looks
+/// through its parts one after the other, while other threads take here and give back there.
+/// Nothing of the policy has run by then.
+async fn run<'a, T, Ran>(
+    policy: &'a Policy,
+    statements: &StatementsCtx,
+    operation: impl Fn() -> Operation,
+    export: impl Fn(SessionPolicy, Call<'a>) -> Ran,
+) -> Ended<T>
+where
+    Ran: Future<Output = (Call<'a>, wasmtime::Result<Result<T, RegistryError>>)>,
+{
+    loop {
+        let mut call = Call::new(policy, statements, operation());
+        let (call, outcome) = match call.instantiate().await {
+            Ok(instance) => export(instance, call).await,
+            Err(error) => (call, Err(error)),
+        };
+        match outcome {
+            Err(error) if error.is::<PoolConcurrencyLimitError>() => yield_now().await,
+            outcome => return call.end(outcome),
+        }
+    }
+}
+
 /// A call about to be made. Its store is never used again: after a trap, an error or a
 /// dropped future it would stay unusable, and after a success it would be a memory between
 /// calls.
-pub(crate) struct Call<'a> {
+struct Call<'a> {
     policy: &'a Policy,
     store: Store<CallState>,
 }
@@ -113,95 +234,6 @@ impl<'a> Call<'a> {
         Self { policy, store }
     }
 
-    pub(crate) async fn open_session(
-        policy: &'a Policy,
-        statements: &StatementsCtx,
-        owner: &str,
-        ttl_ms: u64,
-    ) -> Ended<String> {
-        let operation = Operation::OpenSession {
-            owner: owner.to_owned(),
-        };
-        let mut call = Self::new(policy, statements, operation);
-        let outcome = match call.instantiate().await {
-            Ok(instance) => {
-                instance
-                    .tenure_registry_session_registry()
-                    .call_open_session(&mut call.store, owner, ttl_ms)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
-        call.end(outcome)
-    }
-
-    pub(crate) async fn heartbeat(
-        policy: &'a Policy,
-        statements: &StatementsCtx,
-        session: &str,
-        ttl_ms: u64,
-    ) -> Ended<bool> {
-        let session = session.to_owned();
-        let operation = Operation::Heartbeat {
-            session: session.clone(),
-        };
-        let mut call = Self::new(policy, statements, operation);
-        let outcome = match call.instantiate().await {
-            Ok(instance) => {
-                instance
-                    .tenure_registry_session_registry()
-                    .call_heartbeat(&mut call.store, &session, ttl_ms)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
-        call.end(outcome)
-    }
-
-    pub(crate) async fn close_session(
-        policy: &'a Policy,
-        statements: &StatementsCtx,
-        session: &str,
-    ) -> Ended<u32> {
-        let session = session.to_owned();
-        let operation = Operation::CloseSession {
-            session: session.clone(),
-        };
-        let mut call = Self::new(policy, statements, operation);
-        let outcome = match call.instantiate().await {
-            Ok(instance) => {
-                instance
-                    .tenure_registry_session_registry()
-                    .call_close_session(&mut call.store, &session)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
-        call.end(outcome)
-    }
-
-    pub(crate) async fn locks_of(
-        policy: &'a Policy,
-        statements: &StatementsCtx,
-        session: &str,
-    ) -> Ended<Vec<String>> {
-        let session = session.to_owned();
-        let operation = Operation::LocksOf {
-            session: session.clone(),
-        };
-        let mut call = Self::new(policy, statements, operation);
-        let outcome = match call.instantiate().await {
-            Ok(instance) => {
-                instance
-                    .tenure_registry_session_registry()
-                    .call_locks_of(&mut call.store, &session)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
-        call.end(outcome)
-    }
-
     async fn instantiate(&mut self) -> wasmtime::Result<SessionPolicy> {
         self.policy.pre.instantiate_async(&mut self.store).await
     }
@@ -225,5 +257,64 @@ impl<'a> Call<'a> {
             }
         };
         (outcome, record.into_evidence())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use async_trait::async_trait;
+    use tokio::task::JoinSet;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::policy::{LIFECYCLE, Limits, PolicyEngine};
+    use crate::postgres::{Statements, StoreError};
+    use crate::registry::SessionRegistry;
+
+    /// Lets another call begin before each answer.
+    struct Yielding;
+
+    #[async_trait]
+    impl Statements for Yielding {
+        async fn open_session(&self, _: Uuid, _: &str, _: i64) -> Result<SystemTime, StoreError> {
+            unimplemented!("only heartbeats are sent")
+        }
+
+        async fn heartbeat(&self, _: Uuid, _: i64) -> Result<Option<SystemTime>, StoreError> {
+            yield_now().await;
+            Ok(Some(SystemTime::UNIX_EPOCH))
+        }
+
+        async fn close_session(&self, _: Uuid) -> Result<Option<u32>, StoreError> {
+            unimplemented!("only heartbeats are sent")
+        }
+
+        async fn locks_of(&self, _: Uuid) -> Result<Vec<String>, StoreError> {
+            unimplemented!("only heartbeats are sent")
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
+    async fn a_full_pool_fails_no_call() {
+        let mut limits = Limits::default();
+        // The fewest for which the pool is in parts.
+        limits.calls_in_flight = 128;
+        let engine = PolicyEngine::new(limits).unwrap();
+        let policy = Policy::load(&engine, LIFECYCLE).unwrap();
+        let registry = SessionRegistry::new(policy, Arc::new(Yielding));
+        let session = Uuid::new_v4().to_string();
+        let mut clients = JoinSet::new();
+        for _ in 0..512 {
+            let (registry, session) = (registry.clone(), session.clone());
+            clients.spawn(async move {
+                for _ in 0..200 {
+                    let beat = registry.heartbeat(&session, Duration::from_secs(15)).await;
+                    assert!(beat.unwrap().is_alive());
+                }
+            });
+        }
+        clients.join_all().await;
     }
 }

@@ -3,7 +3,7 @@
 
 mod audit;
 mod bindings;
-mod call;
+pub(crate) mod call;
 mod capability;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -31,7 +31,6 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime_wasi_config::WasiConfigVariables;
 
 pub(crate) use audit::{Judgement, close_session, heartbeat, locks_of, open_session};
-pub(crate) use call::Call;
 
 pub use capability::{StatementsCtx, StatementsView, add_to_linker};
 pub use counters::PolicyCounts;
