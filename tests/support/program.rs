@@ -27,7 +27,9 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The program's file. Cargo gives a test only the programs of its own package, so it is
-/// built once for each run, in the same profile and target folder as the tests.
+/// built once for each run, in the same profile and target folder as the tests. Beside one of
+/// them, because cargo then gives the crates that they share the same features, and builds
+/// none of them anew.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -43,10 +45,10 @@ pub fn program() -> &'static Path {
             .args([
                 "build",
                 "--locked",
-                "--package",
-                "tenure",
                 "--bin",
                 "tenure",
+                "--test",
+                "integration",
             ])
             .args(["--message-format", "json-render-diagnostics"])
             .args(["--profile", profile, "--target-dir"])
@@ -61,6 +63,7 @@ pub fn program() -> &'static Path {
             .unwrap()
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|message| message["target"]["name"] == "tenure")
             .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
             .expect("cargo names the program that it has built")
     })
