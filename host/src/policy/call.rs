@@ -298,9 +298,11 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
     async fn a_full_pool_fails_no_call() {
-        let mut limits = Limits::default();
-        // The fewest for which the pool is in parts.
-        limits.calls_in_flight = 128;
+        let limits = Limits {
+            // The fewest for which the pool is in parts.
+            calls_in_flight: 128,
+            ..Limits::default()
+        };
         let engine = PolicyEngine::new(limits).unwrap();
         let policy = Policy::load(&engine, LIFECYCLE).unwrap();
         let registry = SessionRegistry::new(policy, Arc::new(Yielding));
