@@ -19,6 +19,7 @@ mod other_languages;
 mod own_host;
 mod plans;
 mod policies;
+mod policy_instances;
 mod policy_limits;
 mod policy_settings;
 mod policy_wasi;

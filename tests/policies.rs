@@ -17,6 +17,7 @@ use tenure::{
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use crate::policy_instances::remembers;
 use crate::policy_limits::{asks_on_and_on, takes_much_room};
 use crate::policy_settings::reads_settings;
 use crate::policy_wasi::{looks_around_wasi, says_a_lot, sleeps};

@@ -45,10 +45,18 @@ async fn main() {
         Some(path) => fs::read(path).unwrap(),
         None => LIFECYCLE.to_vec(),
     };
-    let engine = PolicyEngine::new(Limits::default()).unwrap();
+    for calls_per_instance in [1, 100] {
+        measure(&component, calls_per_instance).await;
+    }
+}
+
+async fn measure(component: &[u8], calls_per_instance: u32) {
+    let mut limits = Limits::default();
+    limits.calls_per_instance = calls_per_instance;
+    let engine = PolicyEngine::new(limits).unwrap();
     let mut options = PolicyOptions::default();
     options.profile = Profile::Interpreted;
-    let policy = Policy::load_with(&engine, &component, &options).unwrap();
+    let policy = Policy::load_with(&engine, component, &options).unwrap();
     let registry = SessionRegistry::new(policy, Arc::new(AtOnce));
     let session = Uuid::new_v4().to_string();
     let ttl = Duration::from_secs(15);
@@ -65,7 +73,8 @@ async fn main() {
     }
     rounds.sort();
     println!(
-        "{}: {:?} a call (median of {ROUNDS} rounds; fastest {:?})",
+        "{}, {calls_per_instance} calls an instance: {:?} a call (median of {ROUNDS} rounds; \
+         fastest {:?})",
         registry.policy().name(),
         rounds[ROUNDS / 2],
         rounds[0]

@@ -1,8 +1,8 @@
 //! The global allocator of Tenure's policies: a bump allocator over a fixed array.
 //!
-//! The host gives each call a fresh instance, so nothing outlives a call and a real
-//! `free` would be wasted work. What counts is that the memory never grows: the first
-//! block of Rust's usual allocator is a `memory.grow`, which costs the host two system
+//! Nothing outlives a call, so a real `free` would be wasted work: when the last block has
+//! been freed, the arena is empty again. What counts is that the memory never grows: the
+//! first block of Rust's usual allocator is a `memory.grow`, which costs the host two system
 //! calls and several page faults on every call.
 //!
 //! When the arena is used up, the allocation fails and the call traps; the next call
@@ -31,6 +31,8 @@ struct Block<const BYTES: usize>(UnsafeCell<[u8; BYTES]>);
 pub struct Arena<const BYTES: usize> {
     block: Block<BYTES>,
     used: Cell<usize>,
+    /// How many blocks are in use.
+    live: Cell<usize>,
 }
 
 // SAFETY: a policy is a single-threaded WebAssembly instance, so no two threads ever
@@ -48,6 +50,7 @@ impl<const BYTES: usize> Arena<BYTES> {
         Self {
             block: Block(UnsafeCell::new([0; BYTES])),
             used: Cell::new(0),
+            live: Cell::new(0),
         }
     }
 
@@ -63,7 +66,7 @@ impl<const BYTES: usize> Arena<BYTES> {
 
 // SAFETY: every block lies within the arena, since `alloc` and `realloc` check the end
 // against `BYTES`, and live blocks never overlap, since `used` only falls back to the
-// start of the last block, when that one is freed. Alignment is relative to the arena's
+// start of the last block, when that one is freed, or to 0, when no block is live. Alignment is relative to the arena's
 // own, which is `MAX_ALIGN`.
 unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -74,6 +77,7 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         match start.checked_add(layout.size()) {
             Some(end) if end <= BYTES => {
                 self.used.set(end);
+                self.live.set(self.live.get() + 1);
                 // SAFETY: `start <= end <= BYTES`.
                 unsafe { self.base().add(start) }
             }
@@ -82,7 +86,10 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if self.is_last(block, layout.size()) {
+        self.live.set(self.live.get() - 1);
+        if self.live.get() == 0 {
+            self.used.set(0);
+        } else if self.is_last(block, layout.size()) {
             self.used.set(self.used.get() - layout.size());
         }
     }
@@ -107,6 +114,7 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Arena<BYTES> {
         // SAFETY: `grown` is not empty.
         let moved = unsafe { self.alloc(grown) };
         if !moved.is_null() {
+            self.live.set(self.live.get() - 1);
             // SAFETY: both blocks hold `layout.size()` bytes, and a new block does not
             // overlap a live one.
             unsafe { ptr::copy_nonoverlapping(block, moved, layout.size()) };
@@ -161,6 +169,21 @@ mod tests {
             assert!(arena.realloc(a, layout(64, 8), 65).is_null());
             arena.dealloc(a, layout(64, 8));
             assert_eq!(arena.alloc(layout(64, 8)), a);
+        }
+    }
+
+    #[test]
+    fn the_last_block_to_be_freed_empties_the_arena() {
+        let arena = Arena::<64>::new();
+        // SAFETY: each block is passed on with the layout that it has.
+        unsafe {
+            let a = arena.alloc(layout(8, 1));
+            let b = arena.alloc(layout(8, 1));
+            let moved = arena.realloc(a, layout(8, 1), 16);
+            arena.dealloc(b, layout(8, 1));
+            assert!(arena.alloc(layout(64, 1)).is_null());
+            arena.dealloc(moved, layout(16, 1));
+            assert_eq!(arena.alloc(layout(64, 1)), a);
         }
     }
 

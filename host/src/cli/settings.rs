@@ -67,6 +67,7 @@ pub const POLICY_SHA256: &str = "policy.sha256";
 pub const POLICY_KEY: &str = "policy.key";
 pub const POLICY_DEADLINE: &str = "policy.deadline";
 pub const POLICY_CALLS: &str = "policy.calls";
+pub const POLICY_INSTANCES: &str = "policy.instances";
 pub const POLICY_CPU: &str = "policy.cpu";
 pub const POLICY_STACK: &str = "policy.stack";
 pub const POLICY_TRANSFER: &str = "policy.transfer";
@@ -74,6 +75,10 @@ pub const POLICY_HOST_CALLS: &str = "policy.host-calls";
 pub const POLICY_PROFILE: &str = "policy.profile";
 pub const POLICY_SETTING: &str = "policy.setting";
 pub const LOG: &str = "log";
+
+/// Calls of an instance that is reused: what making it costs is then a hundredth of it, and
+/// one that leaks has little time to.
+const REUSED: u32 = 100;
 
 const CONFIG: &str = "config";
 const KEY_VALUE: &str = "KEY=VALUE";
@@ -204,6 +209,14 @@ pub const SETTINGS: &[Setting] = &[
         default: Some("1024"),
         value_name: "NUMBER",
         help: "The most calls of the policy at once; further ones wait",
+        secret: false,
+    },
+    Setting {
+        key: POLICY_INSTANCES,
+        default: Some("fresh"),
+        value_name: "fresh|reuse",
+        help: "A fresh instance of the policy for each call, or one for many calls, which is \
+               faster, and leaves it to the policy to keep nothing between them",
         secret: false,
     },
     Setting {
@@ -439,6 +452,7 @@ impl Settings {
             return Err(self.refuse(POLICY_STACK, "it has to be from 16384 to 16777216"));
         }
         self.parse::<Profile>(POLICY_PROFILE)?;
+        self.limits()?;
         self.parse::<bool>(INSECURE)?;
         self.parse::<std::net::SocketAddr>(LISTEN)?;
         Ok(())
@@ -481,6 +495,11 @@ impl Settings {
         limits.host_calls = self.parse(POLICY_HOST_CALLS)?;
         limits.deadline = self.duration(POLICY_DEADLINE)?;
         limits.calls_in_flight = self.parse(POLICY_CALLS)?;
+        limits.calls_per_instance = match self.get(POLICY_INSTANCES) {
+            Some("fresh") => 1,
+            Some("reuse") => REUSED,
+            _ => return Err(self.refuse(POLICY_INSTANCES, "it has to be fresh or reuse")),
+        };
         Ok(limits)
     }
 
@@ -762,6 +781,7 @@ mod tests {
             ("--policy-stack", "1"),
             ("--policy-transfer", "0"),
             ("--policy-host-calls", "0"),
+            ("--policy-instances", "some"),
             ("--policy-profile", "lax"),
             ("--policy-setting", "max-ttl-ms"),
             ("--policy-setting", "=5"),

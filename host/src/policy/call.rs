@@ -1,4 +1,5 @@
-//! One call: a store and an instance of its own, made for it and gone with it.
+//! One call: on a store and an instance of its own, made for it and gone with it, unless the
+//! engine is told to let an instance serve several.
 
 use std::sync::Arc;
 
@@ -7,11 +8,11 @@ use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 use wasmtime_wasi::{WasiCtxView, WasiView};
 use wasmtime_wasi_config::WasiConfigVariables;
 
-use super::bindings::SessionPolicy;
 use super::bindings::tenure::registry::types::RegistryError;
 use super::capability::{StatementsCtx, StatementsView};
 use super::engine::EPOCH;
 use super::fault::{Breach, classify};
+use super::idle::Instance;
 use super::limits::Meter;
 use super::log::CallLog;
 use super::record::{CallRecord, Evidence, Operation};
@@ -33,6 +34,22 @@ pub(super) struct CallState {
 }
 
 impl CallState {
+    fn new(policy: &Policy, statements: &StatementsCtx, operation: Operation) -> Self {
+        let limits = &policy.engine.inner.limits;
+        Self {
+            statements: statements.clone(),
+            record: CallRecord::new(operation),
+            meter: Meter::new(limits, policy.about.profile, EPOCH),
+            policy: policy.about.clone(),
+            log: None,
+            wasi: None,
+        }
+    }
+
+    pub(super) fn policy(&self) -> &Arc<About> {
+        &self.policy
+    }
+
     pub(super) fn statements(&mut self) -> StatementsView<'_> {
         self.meter.host_call();
         StatementsView {
@@ -81,18 +98,13 @@ pub(crate) async fn open_session(
     let operation = || Operation::OpenSession {
         owner: owner.to_owned(),
     };
-    run(
-        policy,
-        statements,
-        operation,
-        |instance, mut call| async move {
-            let registry = instance.tenure_registry_session_registry();
-            let outcome = registry
-                .call_open_session(&mut call.store, owner, ttl_ms)
-                .await;
-            (call, outcome)
-        },
-    )
+    run(policy, statements, operation, |mut instance| async move {
+        let registry = instance.policy.tenure_registry_session_registry();
+        let outcome = registry
+            .call_open_session(&mut instance.store, owner, ttl_ms)
+            .await;
+        (instance, outcome)
+    })
     .await
 }
 
@@ -106,18 +118,13 @@ pub(crate) async fn heartbeat(
     let operation = || Operation::Heartbeat {
         session: session.clone(),
     };
-    run(
-        policy,
-        statements,
-        operation,
-        |instance, mut call| async move {
-            let registry = instance.tenure_registry_session_registry();
-            let outcome = registry
-                .call_heartbeat(&mut call.store, session, ttl_ms)
-                .await;
-            (call, outcome)
-        },
-    )
+    run(policy, statements, operation, |mut instance| async move {
+        let registry = instance.policy.tenure_registry_session_registry();
+        let outcome = registry
+            .call_heartbeat(&mut instance.store, session, ttl_ms)
+            .await;
+        (instance, outcome)
+    })
     .await
 }
 
@@ -130,16 +137,13 @@ pub(crate) async fn close_session(
     let operation = || Operation::CloseSession {
         session: session.clone(),
     };
-    run(
-        policy,
-        statements,
-        operation,
-        |instance, mut call| async move {
-            let registry = instance.tenure_registry_session_registry();
-            let outcome = registry.call_close_session(&mut call.store, session).await;
-            (call, outcome)
-        },
-    )
+    run(policy, statements, operation, |mut instance| async move {
+        let registry = instance.policy.tenure_registry_session_registry();
+        let outcome = registry
+            .call_close_session(&mut instance.store, session)
+            .await;
+        (instance, outcome)
+    })
     .await
 }
 
@@ -152,112 +156,138 @@ pub(crate) async fn locks_of(
     let operation = || Operation::LocksOf {
         session: session.clone(),
     };
-    run(
-        policy,
-        statements,
-        operation,
-        |instance, mut call| async move {
-            let registry = instance.tenure_registry_session_registry();
-            let outcome = registry.call_locks_of(&mut call.store, session).await;
-            (call, outcome)
-        },
-    )
+    run(policy, statements, operation, |mut instance| async move {
+        let registry = instance.policy.tenure_registry_session_registry();
+        let outcome = registry.call_locks_of(&mut instance.store, session).await;
+        (instance, outcome)
+    })
     .await
 }
 
-/// The caller has a slot, so there is room in the pool. Yet the pool can miss it: it looks
-/// through its parts one after the other, while other threads take here and give back there.
-/// Nothing of the policy has run by then.
-async fn run<'a, T, Ran>(
-    policy: &'a Policy,
+/// Makes a call on an instance, which `export` is lent.
+async fn run<T, Ran>(
+    policy: &Policy,
     statements: &StatementsCtx,
     operation: impl Fn() -> Operation,
-    export: impl Fn(SessionPolicy, Call<'a>) -> Ran,
+    export: impl Fn(Instance) -> Ran,
 ) -> Ended<T>
 where
-    Ran: Future<Output = (Call<'a>, wasmtime::Result<Result<T, RegistryError>>)>,
+    Ran: Future<Output = (Instance, wasmtime::Result<Result<T, RegistryError>>)>,
 {
+    let idle = &policy.engine.inner.idle;
     loop {
-        let mut call = Call::new(policy, statements, operation());
-        let (call, outcome) = match call.instantiate().await {
-            Ok(instance) => export(instance, call).await,
-            Err(error) => (call, Err(error)),
+        let state = CallState::new(policy, statements, operation());
+        let (failed, mut store) = match instance(policy, state).await {
+            Ok(instance) => {
+                let (mut instance, outcome) = export(instance).await;
+                match outcome {
+                    Err(error) => (error, instance.store),
+                    answer => {
+                        let ended = end(policy, &mut instance.store, answer);
+                        if ended.0.is_ok() && instance.may_serve_again() {
+                            idle.keep(instance);
+                        }
+                        return ended;
+                    }
+                }
+            }
+            Err(failed) => failed,
         };
-        match outcome {
-            Err(error) if error.is::<PoolConcurrencyLimitError>() => yield_now().await,
-            outcome => return call.end(outcome),
+        if !failed.is::<PoolConcurrencyLimitError>() {
+            return end(policy, &mut store, Err(failed));
+        }
+        // Nothing of the policy has run, and the caller has a slot, so there is room in the
+        // pool, save for what idle instances of other policies take. Yet the pool can miss
+        // it: it looks through its parts one after the other, while other threads take here
+        // and give back there.
+        drop(store);
+        if !idle.give_one_up() {
+            yield_now().await;
         }
     }
 }
 
-/// A call about to be made. Its store is never used again: after a trap, an error or a
-/// dropped future it would stay unusable, and after a success it would be a memory between
-/// calls.
-struct Call<'a> {
-    policy: &'a Policy,
-    store: Store<CallState>,
+/// One that is idle, or a fresh one.
+async fn instance(
+    policy: &Policy,
+    state: CallState,
+) -> Result<Instance, (wasmtime::Error, Store<CallState>)> {
+    let engine = &policy.engine.inner;
+    let calls = engine.limits.calls_per_instance;
+    if calls > 1
+        && let Some(mut instance) = engine.idle.take(&policy.about)
+    {
+        *instance.store.data_mut() = state;
+        instance.store.set_epoch_deadline(1);
+        instance.calls_left -= 1;
+        return Ok(instance);
+    }
+    let mut store = store(policy, state);
+    match policy.pre.instantiate_async(&mut store).await {
+        Ok(policy) => Ok(Instance {
+            store,
+            policy,
+            calls_left: calls.saturating_sub(1),
+        }),
+        Err(error) => Err((error, store)),
+    }
 }
 
-impl<'a> Call<'a> {
-    fn new(policy: &'a Policy, statements: &StatementsCtx, operation: Operation) -> Self {
-        let engine = &policy.engine.inner;
-        let limits = &engine.limits;
-        let mut store = Store::new(
-            &engine.engine,
-            CallState {
-                statements: statements.clone(),
-                record: CallRecord::new(operation),
-                meter: Meter::new(limits, policy.about.profile, EPOCH),
-                policy: policy.about.clone(),
-                log: None,
-                wasi: None,
-            },
-        );
-        store.limiter(|state| &mut state.meter);
-        store.set_hostcall_fuel(limits.transfer);
-        // The contract has no resources. WASI does.
-        store.set_max_component_handles(MAX_HANDLES);
-        match &engine.usage {
-            Some(usage) => store
-                .set_fuel(usage.fuel())
-                .expect("a measuring engine counts fuel"),
-            None => {
-                store.set_epoch_deadline(1);
-                store.epoch_deadline_callback(|mut store| {
-                    store.data_mut().meter.epoch()?;
-                    // A policy that computes for long lets others have the thread in
-                    // between.
-                    Ok(UpdateDeadline::Yield(1))
-                });
-            }
+fn store(policy: &Policy, state: CallState) -> Store<CallState> {
+    let engine = &policy.engine.inner;
+    let mut store = Store::new(&engine.engine, state);
+    store.limiter(|state| &mut state.meter);
+    store.set_hostcall_fuel(engine.limits.transfer);
+    // The contract has no resources. WASI does.
+    store.set_max_component_handles(MAX_HANDLES);
+    match &engine.usage {
+        Some(usage) => store
+            .set_fuel(usage.fuel())
+            .expect("a measuring engine counts fuel"),
+        None => {
+            store.set_epoch_deadline(1);
+            store.epoch_deadline_callback(|mut store| {
+                store.data_mut().meter.epoch()?;
+                // A policy that computes for long lets others have the thread in between.
+                Ok(UpdateDeadline::Yield(1))
+            });
         }
-        Self { policy, store }
     }
+    store
+}
 
-    async fn instantiate(&mut self) -> wasmtime::Result<SessionPolicy> {
-        self.policy.pre.instantiate_async(&mut self.store).await
+impl Instance {
+    /// After a call that ended well. After a trap, an error or a dropped future a store
+    /// stays unusable. One under WASI has handles and output of its call in it.
+    fn may_serve_again(&self) -> bool {
+        self.calls_left > 0 && self.store.data().wasi.is_none()
     }
+}
 
-    fn end<T>(self, outcome: wasmtime::Result<Result<T, RegistryError>>) -> Ended<T> {
-        let engine = &self.policy.engine.inner;
-        let limits = &engine.limits;
-        let fuel = engine.usage.as_ref().map_or(0, Usage::fuel);
-        if let Some(usage) = &engine.usage {
-            let left = self.store.get_fuel().unwrap_or(0);
-            let CallState { record, meter, .. } = self.store.data();
-            usage.keep(record.operation().name(), left, meter.memory_used());
+/// Takes from the store what became of the call in it.
+fn end<T>(
+    policy: &Policy,
+    store: &mut Store<CallState>,
+    outcome: wasmtime::Result<Result<T, RegistryError>>,
+) -> Ended<T> {
+    let engine = &policy.engine.inner;
+    let limits = &engine.limits;
+    let fuel = engine.usage.as_ref().map_or(0, Usage::fuel);
+    if let Some(usage) = &engine.usage {
+        let left = store.get_fuel().unwrap_or(0);
+        let CallState { record, meter, .. } = store.data();
+        usage.keep(record.operation().name(), left, meter.memory_used());
+    }
+    let CallState { record, meter, .. } = store.data_mut();
+    let outcome = match (record.violation(), meter.within_host_calls()) {
+        // Whatever became of the trap on its way through the policy.
+        (Some(what), _) => Err(PolicyFault::Violation(what.to_owned())),
+        (None, Err(Breach(fault))) => Err(fault),
+        (None, Ok(())) => {
+            outcome.map_err(|error| classify(&error, limits.stack, limits.transfer, fuel))
         }
-        let CallState { record, meter, .. } = self.store.into_data();
-        let outcome = match (record.violation(), meter.within_host_calls()) {
-            // Whatever became of the trap on its way through the policy.
-            (Some(what), _) => Err(PolicyFault::Violation(what.to_owned())),
-            (None, Err(Breach(fault))) => Err(fault),
-            (None, Ok(())) => {
-                outcome.map_err(|error| classify(&error, limits.stack, limits.transfer, fuel))
-            }
-        };
-        (outcome, record.into_evidence())
-    }
+    };
+    (outcome, record.take_evidence())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use super::call::CallState;
 use super::capability::add_to_linker;
 use super::extras;
+use super::idle::Idle;
 use super::limits::Limits;
 use super::profile::Profile;
 use super::usage::{Usage, Used};
@@ -82,6 +83,7 @@ pub(super) struct Inner {
     pub(super) usage: Option<Usage>,
     /// Stands before the pool of instances, which answers with an error when it is full.
     pub(super) slots: Semaphore,
+    pub(super) idle: Idle,
 }
 
 impl std::fmt::Debug for PolicyEngine {
@@ -127,6 +129,7 @@ impl PolicyEngine {
             engine,
             linker,
             slots: Semaphore::new(limits.calls_in_flight as usize),
+            idle: Idle::default(),
             limits,
             usage,
         });

@@ -44,6 +44,12 @@ pub struct Limits {
     /// Calls that run at once, in the whole process. Further ones wait for a free slot,
     /// within their deadline.
     pub calls_in_flight: u32,
+    /// Calls that an instance serves, one after the other. With 1, which is the default,
+    /// every call has a fresh one, and that a policy has no memory between calls is a
+    /// property of the runtime. With more, a call costs less, and it becomes a promise of
+    /// the policy: what one call leaves in the instance's memory, the next can find there,
+    /// be it another client's. An instance whose call did not end well serves none after it.
+    pub calls_per_instance: u32,
 }
 
 /// The room that a policy of one profile has.
@@ -99,6 +105,7 @@ impl Default for Limits {
             core_instances: 64,
             deadline: Duration::from_secs(5),
             calls_in_flight: 1024,
+            calls_per_instance: 1,
         }
     }
 }

@@ -11,6 +11,7 @@ mod counters;
 mod engine;
 mod extras;
 mod fault;
+mod idle;
 mod limits;
 mod log;
 mod metadata;
@@ -23,6 +24,7 @@ mod wasi;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
@@ -90,6 +92,14 @@ struct About {
     /// The settings, as the policy gets them.
     variables: WasiConfigVariables,
     log_rate: Rate,
+    /// How many slots it is in.
+    slots: AtomicUsize,
+}
+
+impl About {
+    fn is_in_charge(&self) -> bool {
+        self.slots.load(Ordering::SeqCst) > 0
+    }
 }
 
 impl Policy {
@@ -146,6 +156,7 @@ impl Policy {
                     .map(|(key, value)| (key.as_str(), value.as_str()))
                     .collect(),
                 log_rate: Rate::default(),
+                slots: AtomicUsize::new(0),
             }),
         })
     }
@@ -214,6 +225,18 @@ impl Policy {
     #[must_use]
     pub fn last_violation(&self) -> Option<String> {
         self.about.counters.last_violation()
+    }
+
+    /// It has been put into a slot.
+    fn takes_charge(&self) {
+        self.about.slots.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It has been taken out of a slot.
+    fn leaves(&self) {
+        if self.about.slots.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.engine.inner.idle.forget(&self.about);
+        }
     }
 
     /// Counts a call that has ended.

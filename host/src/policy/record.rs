@@ -1,5 +1,6 @@
 //! The call record: what was asked for, and what the database did about it.
 
+use std::mem;
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
@@ -145,8 +146,8 @@ impl CallRecord {
         self.evidence = evidence;
     }
 
-    pub(crate) fn into_evidence(self) -> Evidence {
-        self.evidence
+    pub(crate) fn take_evidence(&mut self) -> Evidence {
+        mem::replace(&mut self.evidence, Evidence::Nothing)
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
             let mut record = CallRecord::new(asked.clone());
             assert!(record.permit(&wanted).is_err(), "{asked:?} {wanted:?}");
             assert!(record.violation().is_some());
-            assert_eq!(record.into_evidence(), Evidence::Nothing);
+            assert_eq!(record.take_evidence(), Evidence::Nothing);
         }
     }
 }

@@ -18,6 +18,7 @@ impl PolicySlot {
     /// With its first policy.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
+        policy.takes_charge();
         Self {
             policy: ArcSwap::from_pointee(policy),
         }
@@ -32,6 +33,15 @@ impl PolicySlot {
     /// Puts `policy` in charge of every call that begins from now on, and returns the one
     /// before, whose memory is freed when its last call ends and nobody else keeps it.
     pub fn swap(&self, policy: Policy) -> Arc<Policy> {
-        self.policy.swap(Arc::new(policy))
+        policy.takes_charge();
+        let before = self.policy.swap(Arc::new(policy));
+        before.leaves();
+        before
+    }
+}
+
+impl Drop for PolicySlot {
+    fn drop(&mut self) {
+        self.policy.load().leaves();
     }
 }

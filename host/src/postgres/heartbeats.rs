@@ -23,11 +23,12 @@ use super::sessions::{Sealed, seal};
 use super::{Database, StoreError, sql};
 
 /// Batches that can be under way at once. A session's heartbeats are always in the same one,
-/// so two batches of a host never want the same row.
-const SHARDS: usize = 4;
+/// so two batches of a host never want the same row. With two, one is being made while the
+/// other waits for its commit; more make the batches smaller, and gain nothing.
+const SHARDS: usize = 2;
 
 /// The most heartbeats in a batch. Larger ones gain nothing and are slower to answer.
-const MAX_BATCH: usize = 256;
+const MAX_BATCH: usize = 512;
 
 /// How long a shard waits for a lone heartbeat, which may be waiting for its row, before it
 /// serves the next. Some commits long.

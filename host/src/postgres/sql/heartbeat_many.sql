@@ -1,5 +1,5 @@
 WITH live AS MATERIALIZED (
-    SELECT s.session_id, beat.ttl_ms
+    SELECT s.ctid AS tid, beat.ttl_ms
       FROM unnest($1::uuid[], $2::bigint[]) AS beat(session_id, ttl_ms)
       JOIN lock_session s USING (session_id)
      WHERE s.expires_at > now()
@@ -9,5 +9,5 @@ WITH live AS MATERIALIZED (
 UPDATE lock_session s
    SET expires_at = now() + live.ttl_ms * interval '1 millisecond'
   FROM live
- WHERE s.session_id = live.session_id AND s.expires_at > now()
+ WHERE s.ctid = live.tid AND s.expires_at > now()
 RETURNING s.session_id, s.expires_at
