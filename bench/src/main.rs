@@ -72,10 +72,13 @@ struct Bench {
     scratch: PathBuf,
     stage: Stage,
     registry: SessionRegistry,
+    /// Whose policy's instances serve many calls.
+    reusing: SessionRegistry,
     report: Report,
 }
 
 const COMPONENT: &str = "tenure, component";
+const REUSING: &str = "tenure, component, reused instances";
 const NATIVE: &str = "tenure, native rules";
 const HTTP: &str = "tenure, HTTP";
 const PGBENCH: &str = "pgbench";
@@ -89,12 +92,21 @@ const MOST_LEASES: usize = 10_000;
 /// Of PostgreSQL's. `pgbench` has a connection for each client.
 const MOST_CONNECTIONS: usize = 90;
 
+/// As many as `--policy-instances reuse` allows.
+const CALLS_PER_INSTANCE: u32 = 100;
+
+fn registry(stage: &Stage, calls_per_instance: u32) -> Result<SessionRegistry> {
+    let mut limits = Limits::default();
+    limits.calls_per_instance = calls_per_instance;
+    let policy = Policy::load(&PolicyEngine::new(limits)?, LIFECYCLE)?;
+    Ok(SessionRegistry::new(policy, stage.statements.clone()))
+}
+
 impl Bench {
     async fn new(arguments: Arguments, scratch: PathBuf) -> Result<Self> {
         let stage = Stage::new().await?;
-        let engine = PolicyEngine::new(Limits::default())?;
-        let policy = Policy::load(&engine, LIFECYCLE)?;
-        let registry = SessionRegistry::new(policy, stage.statements.clone());
+        let reusing = registry(&stage, CALLS_PER_INSTANCE)?;
+        let registry = registry(&stage, 1)?;
         let mut report = Report::default();
         let cores = std::thread::available_parallelism()?;
         report.about.push(format!(
@@ -107,14 +119,17 @@ impl Bench {
             scratch,
             stage,
             registry,
+            reusing,
             report,
         })
     }
 
     fn reconnect(&mut self) -> Result<()> {
         self.stage.reconnect()?;
-        let policy = self.registry.slot().clone();
-        self.registry = SessionRegistry::with_slot(policy, self.stage.statements.clone());
+        for registry in [&mut self.registry, &mut self.reusing] {
+            let policy = registry.slot().clone();
+            *registry = SessionRegistry::with_slot(policy, self.stage.statements.clone());
+        }
         Ok(())
     }
 
@@ -142,6 +157,8 @@ impl Bench {
                 self.pgbench(clients).await?;
             }
             self.component(COMPONENT, clients, sessions, self.pace())
+                .await?;
+            self.component(REUSING, clients, sessions, self.pace())
                 .await?;
             self.native(clients).await?;
         }
@@ -211,9 +228,13 @@ impl Bench {
             return Ok(());
         }
         let ids = self.stage.sessions(sessions).await?;
+        let registry = match what {
+            REUSING => &self.reusing,
+            _ => &self.registry,
+        };
         let clients = (0..clients)
             .map(|_| Component {
-                registry: self.registry.clone(),
+                registry: registry.clone(),
                 sessions: ids.clone(),
             })
             .collect();
