@@ -15,4 +15,5 @@ mod odd_requests;
 mod policies;
 mod sessions;
 mod slow_clients;
+mod tls;
 mod waiting;

@@ -56,6 +56,8 @@ pub const DATA_DIR: &str = "data-dir";
 pub const DATABASE_CONNECTIONS: &str = "database.connections";
 pub const AUTH_TOKEN_FILE: &str = "auth-token-file";
 pub const INSECURE: &str = "insecure";
+pub const TLS_CERT: &str = "tls.cert";
+pub const TLS_KEY: &str = "tls.key";
 pub const SESSION_TTL: &str = "lock.session.ttl";
 pub const LOCK_TTL: &str = "lock.default.ttl";
 pub const BACKEND: &str = "lock.backend";
@@ -124,6 +126,22 @@ pub const SETTINGS: &[Setting] = &[
         default: Some("false"),
         value_name: "",
         help: "Listen on an address that others can reach, without a token",
+        secret: false,
+    },
+    Setting {
+        key: TLS_CERT,
+        default: None,
+        value_name: "FILE",
+        help: "The certificate to show to clients, followed by those between it and its \
+               authority, in PEM. Then there is TLS, and nothing else, on listen. SIGHUP reads \
+               it and its key again",
+        secret: false,
+    },
+    Setting {
+        key: TLS_KEY,
+        default: None,
+        value_name: "FILE",
+        help: "The private key of tls.cert, in PEM",
         secret: false,
     },
     Setting {

@@ -13,6 +13,7 @@ mod json;
 mod locks;
 mod sessions;
 mod time;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::{Database, LockStore, SessionRegistry};
 pub use admin::{MAX_COMPONENT, admin_router};
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
+pub use tls::{Tls, TlsError};
 pub use wire::{Listener, Wire, WireLimits};
 
 /// The largest body of a request, in bytes.
