@@ -80,6 +80,21 @@ async fn whoever_trusts_its_authority_is_answered() {
     }
 }
 
+/// Where there is no authority, clients can be given the certificate itself.
+#[tokio::test]
+async fn a_certificate_that_nobody_signed_is_its_own_authority() {
+    let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+    let issued = Issued {
+        certificate: made.cert.pem(),
+        key: made.signing_key.serialize_pem(),
+    };
+    let address = serve(shown(&issued).unwrap(), 8, LONG).await;
+    let config = tls::trusting(&issued.certificate, rustls::ALL_VERSIONS);
+    let mut connection = tls::connect(address, NAME, config).await.unwrap();
+    let answer = tls::get(&mut connection, "/").await;
+    assert!(answer.ends_with("here"), "{answer}");
+}
+
 /// Garbage, HTTP without TLS, a greeting that breaks off, and silence: each costs its own
 /// connection alone, and that not for long.
 #[tokio::test]

@@ -56,16 +56,20 @@ impl Authority {
 
     /// The same, of these versions of TLS.
     pub fn client_of(&self, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(self.certificate().as_bytes()).unwrap())
-            .unwrap();
-        ClientConfig::builder_with_provider(ring::default_provider().into())
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth()
+        trusting(&self.certificate(), versions)
     }
+}
+
+/// What a client has that trusts this certificate alone.
+pub fn trusting(certificate: &str, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes());
+    roots.add(certificate.unwrap()).unwrap();
+    ClientConfig::builder_with_provider(ring::default_provider().into())
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
 }
 
 /// A connection to whoever shows a certificate for `name` there.

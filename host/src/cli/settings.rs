@@ -53,6 +53,7 @@ impl Setting {
 pub const LISTEN: &str = "listen";
 pub const DATABASE_URL: &str = "database-url";
 pub const DATA_DIR: &str = "data-dir";
+pub const DATABASE_CA: &str = "database.ca";
 pub const DATABASE_CONNECTIONS: &str = "database.connections";
 pub const AUTH_TOKEN_FILE: &str = "auth-token-file";
 pub const INSECURE: &str = "insecure";
@@ -104,6 +105,15 @@ pub const SETTINGS: &[Setting] = &[
         value_name: "FOLDER",
         help: "The folder of the private PostgreSQL. By default /var/lib/tenure for root, and \
                ~/.local/share/tenure for others",
+        secret: false,
+    },
+    Setting {
+        key: DATABASE_CA,
+        default: None,
+        value_name: "FILE",
+        help: "The certificates of the authorities that the database's may come from, in PEM. \
+               Then there is TLS to the database for certain. By default the system's, and \
+               sslmode in database-url says whether there is",
         secret: false,
     },
     Setting {
