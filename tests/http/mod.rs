@@ -4,7 +4,7 @@
 //! server's own OpenAPI document; see `client.rs`.
 
 mod any_text;
-mod auth;
+pub mod auth;
 mod client;
 mod contention;
 mod document;

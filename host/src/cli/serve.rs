@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{ArgMatches, Command};
-use tenure::http::{self, App, BearerToken, Tls};
+use tenure::http::{self, App, BearerToken, Peer, Tls};
 use tenure::postgres::private::PrivateCluster;
 use tenure::rollout::Rollout;
 use tenure::{LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
@@ -177,7 +177,8 @@ async fn serve(
         listener = listener.with_tls(tls);
     }
     let mut stopping = stopping;
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         let _ = stopping.wait_for(|stopping| *stopping).await;
     });
     let mut server = std::pin::pin!(server.into_future());

@@ -7,6 +7,7 @@ mod admin;
 mod auth;
 mod document;
 mod error;
+mod guesses;
 mod health;
 mod heartbeats;
 mod json;
@@ -30,6 +31,7 @@ use crate::{Database, LockStore, SessionRegistry};
 pub use admin::{MAX_COMPONENT, admin_router};
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
+pub use guesses::{GuessLimits, Peer};
 pub use tls::{Tls, TlsError};
 pub use wire::{Listener, Wire, WireLimits};
 
@@ -61,7 +63,8 @@ pub struct App {
 
 type Shared = Arc<App>;
 
-/// The routes, to be served on a [`Listener`], and the OpenAPI document that describes them, made from the same code.
+/// The routes, to be served on a [`Listener`] with [`Peer`] as the connection's information,
+/// and the OpenAPI document that describes them, made from the same code.
 pub fn router(app: App) -> Router {
     let shared = Arc::new(app);
     let (routes, mut document) = OpenApiRouter::with_openapi(document::document())
