@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use axum::serve::Listener as _;
 use clap::{ArgMatches, Command};
 use tenure::http::{self, App, BearerToken, Peer, Tls};
 use tenure::postgres::private::PrivateCluster;
@@ -66,6 +67,10 @@ pub async fn run(matches: &ArgMatches) -> Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address}; choose another address with --listen")
     })?;
+    let mut listener = http::Listener::new(listener);
+    if let Some(tls) = tls.clone() {
+        listener = listener.with_tls(tls);
+    }
 
     let admin = AdminListener::bind(settings).await?;
     // Whatever is wrong with these is told before a database is started.
@@ -85,12 +90,11 @@ pub async fn run(matches: &ArgMatches) -> Result<()> {
         let rollout = Rollout::start(engine, database.clone(), requirements, options, candidate)
             .await
             .context("the policy is rejected")?;
-        let watching = tokio::spawn(watch(rollout.clone(), tls.clone(), matches.clone()));
+        let watching = tokio::spawn(watch(rollout.clone(), tls, matches.clone()));
         let admin = admin.map(|admin| tokio::spawn(admin.serve(rollout.clone())));
         let served = serve(
             settings,
             listener,
-            tls,
             token,
             &described,
             database,
@@ -135,8 +139,7 @@ fn lost(
 /// Serves until a signal comes.
 async fn serve(
     settings: &Settings,
-    listener: TcpListener,
-    tls: Option<Tls>,
+    listener: http::Listener,
     token: Option<BearerToken>,
     described: &str,
     database: tenure::Database,
@@ -153,7 +156,7 @@ async fn serve(
     let address = listener.local_addr()?;
     print_banner(
         address,
-        tls.as_ref(),
+        listener.tls(),
         settings,
         described,
         &rollout.slot().load(),
@@ -172,10 +175,6 @@ async fn serve(
     });
     tracing::info!(%address, "serving");
 
-    let mut listener = http::Listener::new(listener);
-    if let Some(tls) = tls {
-        listener = listener.with_tls(tls);
-    }
     let mut stopping = stopping;
     let service = router.into_make_service_with_connect_info::<Peer>();
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {

@@ -124,7 +124,7 @@ impl Shown {
 pub(super) enum Stream {
     Plain(TcpStream),
     /// The client has yet to agree on TLS.
-    Greeting(FallibleAccept<TcpStream>),
+    Greeting(Box<FallibleAccept<TcpStream>>),
     Encrypted(Box<TlsStream<TcpStream>>),
     /// The client did not agree on TLS.
     Failed,
@@ -134,7 +134,7 @@ impl Stream {
     pub(super) fn new(socket: TcpStream, tls: Option<&Tls>) -> Self {
         match tls {
             None => Self::Plain(socket),
-            Some(tls) => Self::Greeting(tls.acceptor().accept(socket).into_fallible()),
+            Some(tls) => Self::Greeting(Box::new(tls.acceptor().accept(socket).into_fallible())),
         }
     }
 

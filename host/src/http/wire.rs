@@ -79,6 +79,12 @@ impl Listener {
             ..self
         }
     }
+
+    /// The certificate that it shows, if it speaks TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
 }
 
 impl axum::serve::Listener for Listener {
