@@ -25,6 +25,7 @@ async fn serve(tls: Tls, connections: usize, greeting: Duration) -> SocketAddr {
     let mut limits = WireLimits::default();
     limits.connections = connections;
     limits.greeting = greeting;
+    limits.unanswered = 10 * LONG;
     let long = "x".repeat(1 << 20);
     let router = Router::new()
         .route("/", get(|| async { "here" }))

@@ -12,8 +12,11 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use super::host::LONG;
 
 /// An authority of a test's own.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -80,9 +83,8 @@ pub async fn connect(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let socket = TcpStream::connect(address).await?;
-    TlsConnector::from(Arc::new(config))
-        .connect(name, socket)
-        .await
+    let agreed = TlsConnector::from(Arc::new(config)).connect(name, socket);
+    timeout(LONG, agreed).await?
 }
 
 /// Asks for a path, and returns the whole answer.
