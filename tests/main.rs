@@ -8,6 +8,7 @@ mod component;
 mod concurrency;
 mod conformance;
 mod contract;
+mod database_tls;
 mod edge;
 mod fencing;
 mod group_commit;

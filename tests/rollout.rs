@@ -485,6 +485,27 @@ async fn operators_have_routes_and_a_token_of_their_own() {
 }
 
 #[tokio::test]
+async fn who_guesses_at_the_operators_token_is_soon_not_listened_to() {
+    let servers = Servers::start(Requirements::default()).await;
+    let policy = format!("{}/v1/policy", servers.operators);
+    let mut guesses = 0;
+    let refused = loop {
+        let guess = servers.client.put(&policy).bearer_auth("a-guess-of-tests");
+        let answer = guess.send().await.unwrap();
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            break answer;
+        }
+        guesses += 1;
+        assert!(guesses < 1000, "it listens to all of them");
+    };
+    assert!(guesses >= 10, "{guesses}");
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.headers().contains_key("retry-after"));
+    let body: Value = refused.json().await.unwrap();
+    assert_eq!(body["code"], "TOO_MANY_ATTEMPTS");
+}
+
+#[tokio::test]
 async fn a_signature_is_sent_in_a_header() {
     let servers = Servers::start(keys(PUBLIC)).await;
     let policy = format!("{}/v1/policy", servers.operators);

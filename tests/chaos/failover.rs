@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::client;
 use crate::support::host::{Host, LONG, key, lifecycle};
 use crate::support::program::Folder;
 use crate::support::proxy::{Proxy, Weather};
-use crate::support::server::tell;
+use crate::support::server::{postmaster, server_program, tell};
 use crate::witness::{Recorder, history, watch_deletions};
 use crate::workload::Workload;
 
@@ -42,25 +42,6 @@ async fn connect(cluster: &PrivateCluster) -> Client {
         .unwrap();
     tokio::spawn(connection);
     client
-}
-
-/// What the first line of `postmaster.pid` says.
-fn postmaster(cluster: &PrivateCluster) -> i32 {
-    let file = cluster.data_dir().join("postgres/postmaster.pid");
-    let text = fs::read_to_string(file).unwrap();
-    text.lines().next().unwrap().parse().unwrap()
-}
-
-/// Beside the server that runs, or else wherever it is found.
-fn pg_basebackup(cluster: &PrivateCluster) -> PathBuf {
-    let server = fs::read_link(format!("/proc/{}/exe", postmaster(cluster)));
-    let beside = server
-        .ok()
-        .map(|server| server.with_file_name("pg_basebackup"));
-    match beside {
-        Some(program) if program.exists() => program,
-        _ => "pg_basebackup".into(),
-    }
 }
 
 fn succeeds(command: &mut Command) {
@@ -122,7 +103,7 @@ impl Pair {
         let ports = self.ways.each_ref().map(Proxy::port);
         let url = format!(
             "host=127.0.0.1,127.0.0.1 port={},{} user=tenure dbname={DATABASE} \
-             target_session_attrs=read-write",
+             target_session_attrs=read-write sslmode=disable",
             ports[0], ports[1]
         );
         let mut options = DatabaseOptions::default();
@@ -162,7 +143,7 @@ fn copy(primary: &PrivateCluster, folder: &Path, stream: &str) {
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("tenure.lock"), "").unwrap();
     succeeds(
-        Command::new(pg_basebackup(primary))
+        Command::new(server_program(primary, "pg_basebackup"))
             .arg("--dbname")
             .arg(stream)
             .args([

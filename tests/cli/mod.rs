@@ -7,6 +7,7 @@ mod private;
 mod scripts;
 mod serve;
 mod settings;
+mod tls;
 
 /// Stands for a password or a token: must not appear anywhere.
 const SECRET: &str = "hunter2-correct-horse";

@@ -6,8 +6,10 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use super::SECRET;
+use crate::http::auth::status;
 use crate::support::database::TestDatabase;
 use crate::support::program::{Folder, Server, answer, complaint, tenure, until};
 use crate::support::server::tell;
@@ -198,6 +200,32 @@ async fn what_others_can_reach_needs_a_token_or_a_word() {
     let (status, log) = server.wait();
     assert!(status.success(), "{log}");
     assert!(!log.contains(SECRET), "{log}");
+}
+
+#[tokio::test]
+async fn who_guesses_at_the_token_harms_nobody_who_has_shown_it() {
+    let database = TestDatabase::create_empty().await;
+    let folder = Folder::new();
+    let file = folder.write("token", SECRET);
+    let server = Server::start(&[
+        "--database-url",
+        &database.url(),
+        "--auth-token-file",
+        &file,
+    ]);
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut works = TcpStream::connect(address).await.unwrap();
+    assert_eq!(status(&mut works, SECRET).await, 200);
+    let mut guesses = TcpStream::connect(address).await.unwrap();
+    let mut wrong = 0;
+    while status(&mut guesses, "a-guess-of-the-tests").await == 401 {
+        wrong += 1;
+        assert!(wrong < 1000, "it listens to all of them");
+    }
+    assert!(wrong >= 10, "{wrong}");
+    assert_eq!(status(&mut works, SECRET).await, 200);
+    server.logged("token_rejected", &json!({ "address": "127.0.0.1" }));
+    server.stop();
 }
 
 async fn paste_by_loopback(server: Server) -> String {

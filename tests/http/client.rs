@@ -13,7 +13,7 @@ use axum::extract::Request as AxumRequest;
 use axum::middleware::{Next, from_fn};
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use tenure::http::{App, BearerToken, Listener, router};
+use tenure::http::{App, BearerToken, GuessLimits, Listener, Peer, router};
 use tenure::postgres::sql;
 use tenure::{DatabaseOptions, SessionId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -74,9 +74,18 @@ impl Server {
     }
 
     pub async fn with_token() -> Self {
+        Self::with_limited_token(u32::MAX).await
+    }
+
+    /// Where so many wrong ones may come, and no more for as long as a test may take.
+    pub async fn with_limited_token(guesses: u32) -> Self {
         let database = TestDatabase::create().await;
         let host = Host::new(&database);
-        Self::of(database, host, |app| app.token = BearerToken::new(TOKEN)).await
+        let mut limits = GuessLimits::default();
+        limits.at_once = guesses;
+        limits.every = Duration::from_secs(3600);
+        let token = BearerToken::new(TOKEN).unwrap().with_limits(limits);
+        Self::of(database, host, |app| app.token = Some(token)).await
     }
 
     pub async fn of(database: TestDatabase, host: Host, adjust: impl FnOnce(&mut App)) -> Self {
@@ -98,7 +107,8 @@ impl Server {
         }));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(axum::serve(Listener::new(listener), router).into_future());
+        let service = router.into_make_service_with_connect_info::<Peer>();
+        tokio::spawn(axum::serve(Listener::new(listener), service).into_future());
         let mut server = Self {
             database,
             host,
@@ -211,6 +221,10 @@ impl Server {
     }
 
     /// A connection, to write to it what no client would.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).await.unwrap()
     }
@@ -302,7 +316,7 @@ impl Server {
             self.check_error(&answer, &what);
         }
         let Some((template, item)) = self.documented(target) else {
-            assert!(matches!(answer.status, 401 | 404), "{what}");
+            assert!(matches!(answer.status, 401 | 404 | 429), "{what}");
             if answer.status == 404 && !head {
                 assert_eq!(answer.body["code"], "NOT_FOUND", "{what}");
             }
@@ -313,7 +327,7 @@ impl Server {
         let operation = match item.get(documented) {
             Some(operation) if head || method == documented.to_uppercase() => operation,
             _ => {
-                assert!(matches!(answer.status, 401 | 405), "{what}");
+                assert!(matches!(answer.status, 401 | 405 | 429), "{what}");
                 if answer.status == 405 {
                     check_allow(&answer, item, &what);
                     assert!(
@@ -384,7 +398,7 @@ impl Server {
         let retry_safe = body["retrySafe"].as_bool().unwrap();
         assert_eq!(body.get("retryAfterMillis").is_some(), retry_safe, "{what}");
         assert_eq!(answer.header("retry-after").is_some(), retry_safe, "{what}");
-        assert_eq!(retry_safe, answer.status == 503, "{what}");
+        assert_eq!(retry_safe, matches!(answer.status, 429 | 503), "{what}");
     }
 
     fn check_request(&self, operation: &Value, sent: &[u8], what: &str) {

@@ -4,7 +4,7 @@
 //! server's own OpenAPI document; see `client.rs`.
 
 mod any_text;
-mod auth;
+pub mod auth;
 mod client;
 mod contention;
 mod document;
@@ -15,4 +15,5 @@ mod odd_requests;
 mod policies;
 mod sessions;
 mod slow_clients;
+mod tls;
 mod waiting;

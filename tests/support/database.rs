@@ -192,7 +192,8 @@ impl TestDatabase {
     }
 }
 
-/// What [`Config`] has parsed, as text again: hosts, ports, user, password, database.
+/// What [`Config`] has parsed, as text again: hosts, ports, user, password, database. Without
+/// TLS, as the tests' own connections are, so that a proxy sees what is sent.
 pub fn connection_string(config: &Config) -> String {
     use std::fmt::Write as _;
     use tokio_postgres::config::Host;
@@ -217,9 +218,9 @@ pub fn connection_string(config: &Config) -> String {
         write!(url, "password='{}' ", quoted(&password)).unwrap();
     }
     if let Some(name) = config.get_dbname() {
-        write!(url, "dbname='{}'", quoted(name)).unwrap();
+        write!(url, "dbname='{}' ", quoted(name)).unwrap();
     }
-    url
+    url + "sslmode=disable"
 }
 
 /// Keeps statements waiting in the middle of what they do, until it is opened.

@@ -6,6 +6,7 @@ pub mod host;
 pub mod program;
 pub mod proxy;
 pub mod server;
+pub mod tls;
 pub mod toolchain;
 
 /// The fixture policies, built by the build script: a constant for each.

@@ -41,7 +41,17 @@ pub fn program() -> &'static Path {
             other => other,
         };
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        let built = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+        // What Cargo has told this program about its package. Some build scripts ask to be
+        // run again where that differs, so the two would undo each other's work for ever.
+        for (name, _) in env::vars_os() {
+            let text = name.to_string_lossy();
+            let about_us = text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_");
+            if about_us || text == "OUT_DIR" {
+                cargo.env_remove(&name);
+            }
+        }
+        let built = cargo
             .args([
                 "build",
                 "--locked",

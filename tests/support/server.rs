@@ -9,7 +9,9 @@
 //! Which one it is, and why not one before it, is printed. What was asked for by name, a
 //! URL or an image, is used or is an error: nothing else takes its place.
 
+use std::fs;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -246,6 +248,23 @@ async fn version(config: &Config) -> Result<String, tokio_postgres::Error> {
     tokio::spawn(connection);
     let row = client.query_one("SHOW server_version", &[]).await?;
     Ok(row.get(0))
+}
+
+/// The id of a cluster's process, which the first line of `postmaster.pid` says.
+pub fn postmaster(cluster: &PrivateCluster) -> i32 {
+    let file = cluster.data_dir().join("postgres/postmaster.pid");
+    let text = fs::read_to_string(file).unwrap();
+    text.lines().next().unwrap().parse().unwrap()
+}
+
+/// One of PostgreSQL's programs, beside the server that runs, or else wherever it is found.
+pub fn server_program(cluster: &PrivateCluster, name: &str) -> PathBuf {
+    let server = fs::read_link(format!("/proc/{}/exe", postmaster(cluster)));
+    let beside = server.ok().map(|server| server.with_file_name(name));
+    match beside {
+        Some(program) if program.exists() => program,
+        _ => name.into(),
+    }
 }
 
 /// A variable that is set to nothing is not set.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use tenure::http::{self, BearerToken};
+use tenure::http::{self, BearerToken, Peer};
 use tenure::rollout::Rollout;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
@@ -47,7 +47,10 @@ impl AdminListener {
     pub async fn serve(self, rollout: Rollout) {
         let router = http::admin_router(rollout, self.token);
         let served = match self.place {
-            Place::Tcp(listener) => axum::serve(http::Listener::new(listener), router).await,
+            Place::Tcp(listener) => {
+                let service = router.into_make_service_with_connect_info::<Peer>();
+                axum::serve(http::Listener::new(listener), service).await
+            }
             Place::Unix(listener, _removed) => axum::serve(listener, router).await,
         };
         if let Err(error) = served {

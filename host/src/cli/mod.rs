@@ -10,6 +10,7 @@ mod policy_source;
 mod serve;
 mod settings;
 mod store;
+mod tls;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

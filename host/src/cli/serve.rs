@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use axum::serve::Listener as _;
 use clap::{ArgMatches, Command};
-use tenure::http::{self, App, BearerToken};
+use tenure::http::{self, App, BearerToken, Peer, Tls};
 use tenure::postgres::private::PrivateCluster;
 use tenure::rollout::Rollout;
 use tenure::{LockStore, PinnedStatements, Policy, PolicyEngine, SessionRegistry};
@@ -22,9 +23,10 @@ use super::policy_source;
 use super::print;
 use super::settings::{
     AUTH_TOKEN_FILE, INSECURE, LISTEN, LOCK_TTL, POLICY_CALLS, REAPER_INTERVAL, SESSION_TTL,
-    Settings, arguments,
+    Settings, TLS_CERT, arguments,
 };
 use super::store::Store;
+use super::tls;
 
 /// How long what is in flight may take to finish when the server is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -41,7 +43,8 @@ pub fn command() -> Command {
              tenure serve\n  \
              tenure serve --data-dir /srv/tenure --listen 127.0.0.1:9000\n  \
              tenure serve --database-url postgres://tenure@db/lockdb\n  \
-             tenure serve --listen 0.0.0.0:7400 --auth-token-file /etc/tenure/token\n  \
+             tenure serve --listen 0.0.0.0:7400 --auth-token-file /etc/tenure/token \\\n    \
+             --tls-cert /etc/tenure/cert.pem --tls-key /etc/tenure/key.pem\n  \
              tenure serve --policy /etc/tenure/policy.wasm --admin-listen unix:/run/tenure/admin",
         )
         .args(arguments())
@@ -60,9 +63,14 @@ pub async fn run(matches: &ArgMatches) -> Result<()> {
         "{address} can be reached from other machines: give a token with --auth-token-file, or \
          say --insecure"
     );
+    let tls = tls::open(settings)?;
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address}; choose another address with --listen")
     })?;
+    let mut listener = http::Listener::new(listener);
+    if let Some(tls) = tls.clone() {
+        listener = listener.with_tls(tls);
+    }
 
     let admin = AdminListener::bind(settings).await?;
     // Whatever is wrong with these is told before a database is started.
@@ -82,7 +90,7 @@ pub async fn run(matches: &ArgMatches) -> Result<()> {
         let rollout = Rollout::start(engine, database.clone(), requirements, options, candidate)
             .await
             .context("the policy is rejected")?;
-        let watching = tokio::spawn(watch(rollout.clone(), matches.clone()));
+        let watching = tokio::spawn(watch(rollout.clone(), tls, matches.clone()));
         let admin = admin.map(|admin| tokio::spawn(admin.serve(rollout.clone())));
         let served = serve(
             settings,
@@ -131,7 +139,7 @@ fn lost(
 /// Serves until a signal comes.
 async fn serve(
     settings: &Settings,
-    listener: TcpListener,
+    listener: http::Listener,
     token: Option<BearerToken>,
     described: &str,
     database: tenure::Database,
@@ -146,7 +154,13 @@ async fn serve(
     );
     let (stop, stopping) = watch::channel(false);
     let address = listener.local_addr()?;
-    print_banner(address, settings, described, &rollout.slot().load());
+    print_banner(
+        address,
+        listener.tls(),
+        settings,
+        described,
+        &rollout.slot().load(),
+    );
     let router = http::router(App {
         registry: SessionRegistry::with_slot(
             rollout.slot().clone(),
@@ -162,10 +176,10 @@ async fn serve(
     tracing::info!(%address, "serving");
 
     let mut stopping = stopping;
-    let server =
-        axum::serve(http::Listener::new(listener), router).with_graceful_shutdown(async move {
-            let _ = stopping.wait_for(|stopping| *stopping).await;
-        });
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    });
     let mut server = std::pin::pin!(server.into_future());
     tokio::select! {
         ended = &mut server => ended?,
@@ -183,11 +197,12 @@ async fn serve(
 }
 
 /// Keeps the policy up to date with its file and with the settings: when they change, and on
-/// SIGHUP.
-async fn watch(rollout: Rollout, matches: ArgMatches) {
+/// SIGHUP; and on SIGHUP the certificate.
+async fn watch(rollout: Rollout, tls: Option<Tls>, matches: ArgMatches) {
     let hung_up = async {
         let mut signals = signal(SignalKind::hangup())?;
         while signals.recv().await.is_some() {
+            tls::reload(tls.as_ref(), &matches);
             policy_source::reload(&rollout, &matches).await;
         }
         Ok(())
@@ -221,33 +236,50 @@ pub(super) fn token(settings: &Settings, key: &str) -> Result<Option<BearerToken
     }
 }
 
-fn print_banner(address: SocketAddr, settings: &Settings, described: &str, policy: &Policy) {
+fn print_banner(
+    address: SocketAddr,
+    tls: Option<&Tls>,
+    settings: &Settings,
+    described: &str,
+    policy: &Policy,
+) {
     // What listens on every address is reached here through the loopback one.
     let reached = match address {
         SocketAddr::V4(a) if a.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, a.port()).into(),
         SocketAddr::V6(a) if a.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, a.port()).into(),
         other => other,
     };
-    let url = format!("http://{reached}/v1");
-    let auth = match settings.get(AUTH_TOKEN_FILE) {
-        Some(path) => format!(
-            " -H \"Authorization: Bearer $(cat '{}')\"",
-            path.replace('\'', r"'\''")
-        ),
-        None => String::new(),
-    };
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let mut options = String::new();
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut host = reached.to_string();
+    if let Some(certificate) = settings.get(TLS_CERT) {
+        options.push_str(&format!(" --cacert {}", quoted(certificate)));
+    }
+    if let Some(name) = tls.and_then(Tls::name) {
+        let (address, port) = (reached.ip(), reached.port());
+        options.push_str(&format!(" --resolve '{name}:{port}:{address}'"));
+        host = format!("{name}:{port}");
+    }
+    if let Some(path) = settings.get(AUTH_TOKEN_FILE) {
+        options.push_str(&format!(
+            " -H \"Authorization: Bearer $(cat {})\"",
+            quoted(path)
+        ));
+    }
+    let url = format!("{scheme}://{host}/v1");
     let json = "-H 'Content-Type: application/json'";
     // Quoted, as a shell may take `[::1]` and `?` for patterns.
     let banner = format!(
         "tenure {version}: session leases and fenced locks on PostgreSQL\n  \
-           listening on  http://{address}\n  \
+           listening on  {scheme}://{address}\n  \
            database      {described}\n  \
            policy        {name} {policy_version} (sha256 {digest})\n\n\
          Try it:\n\
-         SESSION=$(curl -s{auth} '{url}/sessions' {json} -d '{{\"ownerId\":\"me\",\"ttlMillis\":60000}}' \
+         SESSION=$(curl -s{options} '{url}/sessions' {json} -d '{{\"ownerId\":\"me\",\"ttlMillis\":60000}}' \
            | sed 's/.*\"sessionId\":\"\\([^\"]*\\)\".*/\\1/'); echo $SESSION\n\
-         curl -s{auth} '{url}/locks/demo/acquire' {json} -d \"{{\\\"sessionId\\\":\\\"$SESSION\\\"}}\"\n\
-         curl -s{auth} -X POST \"{url}/sessions/$SESSION/heartbeat?count=true\"\n\n",
+         curl -s{options} '{url}/locks/demo/acquire' {json} -d \"{{\\\"sessionId\\\":\\\"$SESSION\\\"}}\"\n\
+         curl -s{options} -X POST \"{url}/sessions/$SESSION/heartbeat?count=true\"\n\n",
         version = env!("CARGO_PKG_VERSION"),
         name = policy.name(),
         policy_version = policy.version().unwrap_or(""),

@@ -53,9 +53,12 @@ impl Setting {
 pub const LISTEN: &str = "listen";
 pub const DATABASE_URL: &str = "database-url";
 pub const DATA_DIR: &str = "data-dir";
+pub const DATABASE_CA: &str = "database.ca";
 pub const DATABASE_CONNECTIONS: &str = "database.connections";
 pub const AUTH_TOKEN_FILE: &str = "auth-token-file";
 pub const INSECURE: &str = "insecure";
+pub const TLS_CERT: &str = "tls.cert";
+pub const TLS_KEY: &str = "tls.key";
 pub const SESSION_TTL: &str = "lock.session.ttl";
 pub const LOCK_TTL: &str = "lock.default.ttl";
 pub const BACKEND: &str = "lock.backend";
@@ -110,6 +113,15 @@ pub const SETTINGS: &[Setting] = &[
         secret: false,
     },
     Setting {
+        key: DATABASE_CA,
+        default: None,
+        value_name: "FILE",
+        help: "The certificates of the authorities that the database's may come from, in PEM. \
+               Then there is TLS to the database for certain. By default the system's, and \
+               sslmode in database-url says whether there is",
+        secret: false,
+    },
+    Setting {
         key: DATABASE_CONNECTIONS,
         default: Some("16"),
         value_name: "NUMBER",
@@ -129,6 +141,22 @@ pub const SETTINGS: &[Setting] = &[
         default: Some("false"),
         value_name: "",
         help: "Listen on an address that others can reach, without a token",
+        secret: false,
+    },
+    Setting {
+        key: TLS_CERT,
+        default: None,
+        value_name: "FILE",
+        help: "The certificate to show to clients, followed by those between it and its \
+               authority, in PEM. Then there is TLS, and nothing else, on listen. SIGHUP reads \
+               it and its key again",
+        secret: false,
+    },
+    Setting {
+        key: TLS_KEY,
+        default: None,
+        value_name: "FILE",
+        help: "The private key of tls.cert, in PEM",
         secret: false,
     },
     Setting {

@@ -1,12 +1,16 @@
 //! The database that a subcommand works on: a given one, or the private one.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use tenure::postgres::TrustedAuthorities;
 use tenure::postgres::private::{DATABASE, MAX_CONNECTIONS, PrivateCluster};
 use tenure::{Database, DatabaseOptions};
 
-use super::settings::{DATA_DIR, DATABASE_CONNECTIONS, DATABASE_URL, Settings, default_data_dir};
+use super::settings::{
+    DATA_DIR, DATABASE_CA, DATABASE_CONNECTIONS, DATABASE_URL, Settings, default_data_dir,
+};
 
 pub struct Store {
     pub database: Database,
@@ -14,11 +18,29 @@ pub struct Store {
     pub cluster: Option<PrivateCluster>,
 }
 
+/// The authorities in the file that the settings name.
+fn authorities(settings: &Settings) -> Result<Option<TrustedAuthorities>> {
+    let Some(path) = settings.get(DATABASE_CA) else {
+        return Ok(None);
+    };
+    if settings.get(DATABASE_URL).is_none() {
+        let why = "the private PostgreSQL has no TLS; name another one with database-url";
+        return Err(settings.refuse(DATABASE_CA, why));
+    }
+    let pem = fs::read(path).with_context(|| format!("cannot read {DATABASE_CA} {path}"))?;
+    TrustedAuthorities::from_pem(&pem)
+        .map(Some)
+        .map_err(|error| settings.refuse(DATABASE_CA, &error.to_string()))
+}
+
 /// A password that should have been escaped, or quoted, can pass for an option's name, which
 /// the error would then repeat.
 fn unreadable(settings: &Settings, error: &str) -> anyhow::Error {
     let error = match error.split_once("unknown option") {
         Some((before, _)) => format!("{before}unknown option"),
+        None if error.contains("sslmode`") => format!(
+            "{error}: it is disable, prefer or require, and what is encrypted is always verified"
+        ),
         None => error.to_owned(),
     };
     settings.refuse(
@@ -33,6 +55,7 @@ impl Store {
     pub async fn open(settings: &Settings) -> Result<(Self, Vec<String>)> {
         let mut options = DatabaseOptions::default();
         options.connections = settings.parse(DATABASE_CONNECTIONS)?;
+        options.authorities = authorities(settings)?;
         let store = match settings.get(DATABASE_URL) {
             Some(url) => Self {
                 database: Database::new(url, &options)

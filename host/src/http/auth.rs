@@ -1,34 +1,91 @@
 //! The bearer token.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
 use super::error::{ApiError, Code};
+use super::guesses::{GuessLimits, Guesses, Peer};
 use super::json;
 
-/// The secret that every request has to show. Never printed.
+/// The secret that every request has to show. Never printed. Cloning it shares the count of
+/// wrong ones.
 #[derive(Clone)]
-pub struct BearerToken(Box<[u8]>);
+pub struct BearerToken {
+    secret: Box<[u8]>,
+    guesses: Arc<Mutex<Guesses>>,
+}
+
+/// What is to be said of what a request shows.
+enum Verdict {
+    Right,
+    Wrong,
+    /// It was not looked at, and will not be for so long.
+    TooMany(Duration),
+}
 
 impl BearerToken {
     /// The shortest token, in characters. A shorter one is too easily guessed.
     pub const MIN_LEN: usize = 16;
 
-    /// A token of visible ASCII characters; `None` where `text` has others, or too few.
+    /// A token of visible ASCII characters; `None` where `text` has others, or too few. Wrong
+    /// ones have the usual limits.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let fits = text.len() >= Self::MIN_LEN && text.bytes().all(|b| b.is_ascii_graphic());
-        fits.then(|| Self(text.as_bytes().into()))
+        fits.then(|| Self {
+            secret: text.as_bytes().into(),
+            guesses: Arc::new(Mutex::new(Guesses::new(GuessLimits::default()))),
+        })
+    }
+
+    /// The same, with these limits on wrong ones.
+    #[must_use]
+    pub fn with_limits(self, limits: GuessLimits) -> Self {
+        Self {
+            guesses: Arc::new(Mutex::new(Guesses::new(limits))),
+            ..self
+        }
     }
 
     /// Takes as long for a wrong guess as for a right one; only the length shows.
     fn is(&self, guess: &[u8]) -> bool {
-        self.0.ct_eq(guess).into()
+        self.secret.ct_eq(guess).into()
+    }
+
+    /// Looks at a guess, if as many may still come from there. A connection that has shown the
+    /// token is not held to that: those who work are not to suffer from who guesses beside
+    /// them.
+    fn judge(&self, guess: &[u8], peer: Option<&Peer>) -> Verdict {
+        let known = peer.is_some_and(Peer::is_known);
+        if known && self.is(guess) {
+            return Verdict::Right;
+        }
+        let (address, now) = (peer.map(Peer::address), Instant::now());
+        // Held meanwhile, so that no more come through at once. What is counted is never half
+        // done.
+        let mut guesses = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wait) = guesses.wait(address, now) {
+            return Verdict::TooMany(wait);
+        }
+        if self.is(guess) {
+            if let Some(peer) = peer {
+                peer.is_known_now();
+            }
+            return Verdict::Right;
+        }
+        guesses.count(address, now);
+        tracing::warn!(
+            address = address.map(tracing::field::display),
+            "token_rejected"
+        );
+        Verdict::Wrong
     }
 }
 
@@ -56,9 +113,22 @@ pub(super) async fn require_token(
         .and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
         .map(|(_, guess)| guess);
-    if shown.is_some_and(|guess| token.is(guess)) {
-        return next.run(request).await;
+    let peer = request.extensions().get::<ConnectInfo<Peer>>();
+    // Who shows none guesses nothing.
+    match shown.map(|guess| token.judge(guess, peer.map(|ConnectInfo(peer)| peer))) {
+        Some(Verdict::Right) => next.run(request).await,
+        Some(Verdict::TooMany(wait)) => ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            Code::TooManyAttempts,
+            "too many wrong tokens came from this address; wait, and check the token",
+        )
+        .retry_after(wait)
+        .into_response(),
+        Some(Verdict::Wrong) | None => unauthorized(),
     }
+}
+
+fn unauthorized() -> Response {
     let mut response = ApiError::new(
         StatusCode::UNAUTHORIZED,
         Code::Unauthorized,

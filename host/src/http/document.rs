@@ -43,11 +43,22 @@ pub(super) fn require_token(document: &mut OpenApi) {
         );
     document.security = Some(vec![SecurityRequirement::new("bearer", [""; 0])]);
     for item in document.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post, &mut item.delete];
+        let operations = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+        ];
         for operation in operations.into_iter().flatten() {
             if is_protected(operation) {
-                let (status, unauthorized) = error(401, "UNAUTHORIZED");
-                operation.responses.responses.insert(status, unauthorized);
+                operation.responses.responses.extend([
+                    error(401, "UNAUTHORIZED"),
+                    error(
+                        429,
+                        "TOO_MANY_ATTEMPTS: too many wrong tokens came from this address; try \
+                         again later",
+                    ),
+                ]);
             }
         }
     }

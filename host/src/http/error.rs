@@ -1,10 +1,11 @@
 //! Errors as the clients see them, in one place.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::Request;
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderMap};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -56,6 +57,9 @@ pub enum Code {
     InvalidToken,
     /// The bearer token is missing or wrong.
     Unauthorized,
+    /// Too many wrong bearer tokens came from the client's address. This one was not looked
+    /// at; try again later.
+    TooManyAttempts,
     /// The policy says no.
     Refused,
     /// No such route.
@@ -103,6 +107,8 @@ pub(super) struct ApiError {
     code: Code,
     message: String,
     retry_safe: bool,
+    /// When, where it is no matter of a few commits.
+    retry_after: Option<Duration>,
     details: Option<Value>,
 }
 
@@ -113,6 +119,7 @@ impl ApiError {
             code,
             message: message.into(),
             retry_safe: false,
+            retry_after: None,
             details: None,
         }
     }
@@ -137,6 +144,11 @@ impl ApiError {
         self
     }
 
+    pub(super) fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self.retry_safe()
+    }
+
     /// For an answer that has more than this error in it. What its message quotes may be of
     /// any length.
     pub(super) fn into_parts(self) -> (Code, String, bool) {
@@ -148,7 +160,10 @@ impl ApiError {
             code: self.code,
             message: shortened(self.message),
             retry_safe: self.retry_safe,
-            retry_after_millis: self.retry_safe.then(|| fastrand::u64(RETRY_AFTER_MS)),
+            retry_after_millis: self.retry_safe.then(|| match self.retry_after {
+                Some(wait) => wait.as_millis() as u64 + 1,
+                None => fastrand::u64(RETRY_AFTER_MS),
+            }),
             details: self.details,
             trace_id,
         }
@@ -247,11 +262,12 @@ pub(super) async fn envelope(request: Request, next: Next) -> Response {
     } else {
         tracing::debug!(trace_id, code = ?error.code, status = status.as_u16(), error.message);
     }
+    let seconds = error.retry_after.map_or(1, |wait| wait.as_secs() + 1);
     let retry_safe = error.retry_safe;
     let body = error.into_body(trace_id);
     let mut headers = HeaderMap::new();
     if retry_safe {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        headers.insert(header::RETRY_AFTER, seconds.into());
     }
     // Of the framework's own headers, the ones that belong to the status.
     for name in [header::ALLOW, header::WWW_AUTHENTICATE] {
@@ -326,6 +342,8 @@ fn given_trace_id(traceparent: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     #[test]

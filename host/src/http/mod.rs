@@ -7,12 +7,14 @@ mod admin;
 mod auth;
 mod document;
 mod error;
+mod guesses;
 mod health;
 mod heartbeats;
 mod json;
 mod locks;
 mod sessions;
 mod time;
+mod tls;
 mod wire;
 
 use std::sync::Arc;
@@ -29,6 +31,8 @@ use crate::{Database, LockStore, SessionRegistry};
 pub use admin::{MAX_COMPONENT, admin_router};
 pub use auth::BearerToken;
 pub use error::{Code, ErrorBody};
+pub use guesses::{GuessLimits, Peer};
+pub use tls::{Tls, TlsError};
 pub use wire::{Listener, Wire, WireLimits};
 
 /// The largest body of a request, in bytes.
@@ -59,7 +63,8 @@ pub struct App {
 
 type Shared = Arc<App>;
 
-/// The routes, to be served on a [`Listener`], and the OpenAPI document that describes them, made from the same code.
+/// The routes, to be served on a [`Listener`] with [`Peer`] as the connection's information,
+/// and the OpenAPI document that describes them, made from the same code.
 pub fn router(app: App) -> Router {
     let shared = Arc::new(app);
     let (routes, mut document) = OpenApiRouter::with_openapi(document::document())

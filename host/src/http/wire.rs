@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::error;
+use super::tls::{Stream, Tls};
 
 /// How much of clients there may be at once, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,8 @@ pub struct WireLimits {
     /// and the time that its last attempt may take; and longer than most clients keep an idle
     /// connection (90 s is common), so that it is they who close it, between two requests.
     pub unanswered: Duration,
+    /// How long a client may take to agree on TLS.
+    pub greeting: Duration,
 }
 
 impl Default for WireLimits {
@@ -35,6 +38,7 @@ impl Default for WireLimits {
         Self {
             connections: 4096,
             unanswered: Duration::from_secs(120),
+            greeting: Duration::from_secs(10),
         }
     }
 }
@@ -46,6 +50,7 @@ pub struct Listener {
     listener: TcpListener,
     limits: WireLimits,
     free: Arc<Semaphore>,
+    tls: Option<Tls>,
 }
 
 impl Listener {
@@ -62,7 +67,23 @@ impl Listener {
             listener,
             limits,
             free: Arc::new(Semaphore::new(limits.connections)),
+            tls: None,
         }
+    }
+
+    /// Speaks TLS, and nothing else.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self {
+            tls: Some(tls),
+            ..self
+        }
+    }
+
+    /// The certificate that it shows, if it speaks TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 }
 
@@ -75,11 +96,15 @@ impl axum::serve::Listener for Listener {
         let permit = Arc::clone(&self.free).acquire_owned().await;
         let permit = permit.expect("nobody closes the semaphore");
         let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+        let until_answered = match self.tls {
+            Some(_) => self.limits.greeting,
+            None => self.limits.unanswered,
+        };
         let wire = Wire {
-            stream,
+            stream: Stream::new(stream, self.tls.as_ref()),
             instead: None,
             unanswered: self.limits.unanswered,
-            end: Box::pin(sleep(self.limits.unanswered)),
+            end: Box::pin(sleep(until_answered)),
             _permit: permit,
         };
         (wire, address)
@@ -93,7 +118,7 @@ impl axum::serve::Listener for Listener {
 /// A connection.
 #[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     /// What is being written in the place of an answer without a body, and how much of it
     /// has been.
     instead: Option<(Vec<u8>, usize)>,
@@ -115,6 +140,16 @@ impl Wire {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         polled
+    }
+
+    /// Agrees on TLS first, where that has not been done.
+    fn poll_greeting(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let greeting = self.stream.poll_greeting(context);
+        let done = ready!(self.until_the_end(context, greeting))?;
+        if done {
+            self.answered();
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Something of an answer has been written.
@@ -183,6 +218,7 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_greeting(context))?;
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         self.until_the_end(context, read)
     }
@@ -194,6 +230,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_greeting(context))?;
         let instead = self.poll_instead(context, bytes);
         let written = match ready!(self.until_the_end(context, instead))? {
             Some(length) => Poll::Ready(Ok(length)),
@@ -213,6 +250,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_greeting(context))?;
         let first = slices.first().map_or(&[][..], |slice| slice);
         let instead = self.poll_instead(context, first);
         let written = match ready!(self.until_the_end(context, instead))? {
@@ -233,11 +271,14 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        ready!(self.poll_greeting(context))?;
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.until_the_end(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut_down = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.until_the_end(context, shut_down)
     }
 }
 

@@ -8,9 +8,10 @@ use deadpool_postgres::{
     ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
 use tokio::time::timeout;
-use tokio_postgres::{Config, NoTls};
+use tokio_postgres::Config;
 
 use super::fault::{CONNECT_TIMED_OUT, Fault, StoreError, translate};
+use super::tls::{Connector, TrustedAuthorities};
 
 /// How a host reaches its database.
 #[derive(Clone, Debug)]
@@ -28,6 +29,10 @@ pub struct DatabaseOptions {
     /// server, or a network, that says nothing any more is given up after twice this time,
     /// which is contention too; that connection is not used again.
     pub statement_timeout: Duration,
+    /// Whom to believe who the database is. With this, there is TLS on every connection;
+    /// `sslmode=disable` is refused. Without it `sslmode` says whether there is, and the
+    /// system's authorities are believed.
+    pub authorities: Option<TrustedAuthorities>,
 }
 
 impl Default for DatabaseOptions {
@@ -37,6 +42,7 @@ impl Default for DatabaseOptions {
             connect_timeout: Duration::from_secs(3),
             lock_timeout: Duration::from_millis(250),
             statement_timeout: Duration::from_secs(5),
+            authorities: None,
         }
     }
 }
@@ -47,6 +53,7 @@ pub struct Database {
     pool: Pool,
     /// As given, without the settings of the pool's connections.
     config: Config,
+    connector: Connector,
     lock_timeout: Duration,
     statement_timeout: Duration,
     connect_timeout: Duration,
@@ -57,6 +64,11 @@ impl Database {
     /// (`postgres://user@host/name` or `host=... dbname=...`). Connects at the first use,
     /// so this neither waits nor needs the database to be up.
     ///
+    /// Its `sslmode` is `disable`, `require`, or by default `prefer`: TLS if the server has it.
+    /// Where there is TLS, the server has to show a certificate that is valid for the host's
+    /// name and comes from a trusted authority, as with libpq's `verify-full`; there is no
+    /// falling back.
+    ///
     /// Fails with [`StoreError::Other`] where `url` cannot be read.
     pub fn new(url: &str, options: &DatabaseOptions) -> Result<Self, StoreError> {
         let mut given: Config = url.parse()?;
@@ -64,6 +76,7 @@ impl Database {
             given.application_name("tenure");
         }
         given.connect_timeout(options.connect_timeout);
+        let connector = Connector::settle(&mut given, options.authorities.as_ref())?;
 
         let settings = [
             // Bounds the wait for a row: see `lock_timeout`.
@@ -103,7 +116,7 @@ impl Database {
 
         let manager = Manager::from_config(
             config,
-            NoTls,
+            connector.0.clone(),
             // Cheapest, and enough: `Connection` gives a connection back only when all
             // that it sent is answered, and no method checks what `Connection` rules out.
             ManagerConfig {
@@ -122,6 +135,7 @@ impl Database {
         Ok(Self {
             pool,
             config: given,
+            connector,
             lock_timeout: options.lock_timeout,
             statement_timeout: options.statement_timeout,
             connect_timeout: options.connect_timeout,
@@ -142,9 +156,12 @@ impl Database {
     pub(crate) async fn dedicated(&self) -> Result<tokio_postgres::Client, StoreError> {
         // The configuration's own limit ends when the socket is connected, and a server may
         // still say nothing after that.
-        let (client, connection) = timeout(self.connect_timeout, self.config.connect(NoTls))
-            .await
-            .map_err(|_| translate(Fault::TimedOut(CONNECT_TIMED_OUT)))??;
+        let (client, connection) = timeout(
+            self.connect_timeout,
+            self.config.connect(self.connector.0.clone()),
+        )
+        .await
+        .map_err(|_| translate(Fault::TimedOut(CONNECT_TIMED_OUT)))??;
         // Ends when the client is dropped.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -167,6 +184,7 @@ impl Database {
         Ok(Connection {
             object: Some(self.pool.get().await?),
             silence_limit: self.statement_timeout * 2,
+            connector: self.connector.clone(),
             cancel_limit: self.connect_timeout,
         })
     }
@@ -194,6 +212,7 @@ fn millis(duration: Duration) -> String {
 pub(crate) struct Connection {
     object: Option<Object>,
     silence_limit: Duration,
+    connector: Connector,
     cancel_limit: Duration,
 }
 
@@ -270,6 +289,7 @@ impl Drop for Connection {
         };
         let client = Object::take(object);
         let limit = self.cancel_limit;
+        let connector = self.connector.0.clone();
         // What has ended has no statement to cancel.
         if client.is_closed() {
             return;
@@ -279,7 +299,7 @@ impl Drop for Connection {
             runtime.spawn(async move {
                 // Without this the statement would go on, with its locks, until it ends
                 // by itself. Closing the socket alone does not stop it.
-                match timeout(limit, client.cancel_token().cancel_query(NoTls)).await {
+                match timeout(limit, client.cancel_token().cancel_query(connector)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => {
                         tracing::debug!(%error, "could not cancel an abandoned statement");

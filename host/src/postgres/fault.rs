@@ -74,22 +74,31 @@ impl From<tokio_postgres::Error> for StoreError {
                 message: reported.message(),
             });
         }
-        let text = match error.source() {
+        let mut text = match error.source() {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
         };
         // The crate keeps its kinds to itself. An I/O error beneath means that the
         // socket failed, at connecting or later; what it could not encode or parse has
         // such a cause too, but then of kind `InvalidInput` or `InvalidData`.
-        let socket_failed = error
+        let io = error
             .source()
-            .and_then(|cause| cause.downcast_ref::<io::Error>())
-            .is_some_and(|io| {
-                !matches!(
-                    io.kind(),
-                    io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
-                )
-            });
+            .and_then(|cause| cause.downcast_ref::<io::Error>());
+        let socket_failed = io.is_some_and(|io| {
+            !matches!(
+                io.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
+            )
+        });
+        let tls = io
+            .and_then(io::Error::get_ref)
+            .and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(_)) = tls {
+            text.push_str(
+                "; the server has to show a certificate for the host's name, from an authority in \
+                 database.ca or, without that, from one that the system trusts",
+            );
+        }
         if error.is_closed() || socket_failed {
             translate(Fault::Connection(&text))
         } else {

@@ -16,6 +16,7 @@ mod revisions;
 mod sessions;
 pub mod sql;
 mod statements;
+mod tls;
 
 pub use database::{Database, DatabaseOptions};
 pub use fault::{Fault, StoreError, translate};
@@ -26,3 +27,4 @@ pub use reaper::REAP_BATCH;
 pub(crate) use revisions::Noted;
 pub use sessions::PinnedStatements;
 pub use statements::Statements;
+pub use tls::{InvalidAuthorities, TrustedAuthorities};
