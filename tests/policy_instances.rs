@@ -98,7 +98,7 @@ async fn the_default_policy_lasts() {
     let unknown = SessionId::from(uuid::Uuid::new_v4());
     for _ in 0..300 {
         let session = host.open(LONG).await;
-        host.lock("a", &session).await;
+        let _grant = host.lock("a", &session).await;
         let beat = host.registry.heartbeat(&session, LONG).await.unwrap();
         assert!(beat.is_alive());
         assert_eq!(host.registry.locks_of(&session).await.unwrap(), ["a"]);
