@@ -690,7 +690,9 @@ async fn a_heartbeat_that_commits_under_the_reapers_eyes_wins() {
     let in_time = earlier_transaction(&database).await;
     database.expire(&session).await;
     let reaper = database.begin("").await;
-    let found = reaper.query(sql::REAP_FIND, &[&(REAP_BATCH as i64)]).await;
+    let found = reaper
+        .query(sql::REAP_FIND, &[&0_i64, &1024_i64, &(REAP_BATCH as i64)])
+        .await;
     assert_eq!(found.unwrap().len(), 1);
 
     assert_eq!(pinned_heartbeat(&in_time, &session).await, 1);

@@ -755,3 +755,63 @@ async fn the_running_reaper_goes_on_after_a_full_batch_and_after_a_fault() {
     let attempts: i64 = database.scalar("SELECT last_value FROM attempts").await;
     assert_eq!(attempts, 2);
 }
+
+/// More than a round looks through.
+#[tokio::test]
+async fn the_running_reaper_comes_by_every_session_of_a_large_table() {
+    let (database, host) = set_up().await;
+    const SESSIONS: i64 = 200_000;
+    const COUNT: &str = "SELECT count(*) FROM lock_session";
+    database
+        .execute(&format!(
+            "INSERT INTO lock_session (session_id, owner_id, expires_at)
+             SELECT gen_random_uuid(), n::text, now() + interval '1 hour'
+               FROM generate_series(1, {SESSIONS}) AS n"
+        ))
+        .await;
+    let dies = |which: &str| {
+        format!(
+            "UPDATE lock_session SET created_at = now() - interval '2 hours',
+                    expires_at = now() - interval '1 hour' WHERE {which}"
+        )
+    };
+    let reaper = tokio::spawn(host.locks.clone().reap_every(Duration::from_millis(5)));
+    // The last, and when the reaper has been there, the first.
+    database
+        .execute(&dies(&format!("owner_id = '{SESSIONS}'")))
+        .await;
+    database.until(SESSIONS - 1, COUNT).await;
+    database.execute(&dies("owner_id = '1'")).await;
+    database.until(SESSIONS - 2, COUNT).await;
+    reaper.abort();
+}
+
+#[tokio::test]
+async fn what_somebody_sits_on_does_not_keep_the_reaper_from_the_rest() {
+    let (database, host) = set_up().await;
+    // The slice's full batch of dead ones, and one far behind them.
+    database
+        .execute(&format!(
+            "INSERT INTO lock_session (session_id, owner_id, created_at, expires_at)
+             SELECT gen_random_uuid(), 'locked', now() - interval '2 hours', now() - interval '1 hour'
+               FROM generate_series(1, {REAP_BATCH});
+             INSERT INTO lock_session (session_id, owner_id, expires_at)
+             SELECT gen_random_uuid(), 'live', now() + interval '1 hour'
+               FROM generate_series(1, 50000);
+             INSERT INTO lock_session (session_id, owner_id, created_at, expires_at)
+             VALUES (gen_random_uuid(), 'dead', now() - interval '2 hours', now() - interval '1 hour')"
+        ))
+        .await;
+    let holder = database
+        .begin("SELECT FROM lock_session WHERE owner_id = 'locked' FOR UPDATE")
+        .await;
+    let reaper = tokio::spawn(host.locks.clone().reap_every(Duration::from_millis(5)));
+    database
+        .until(
+            0,
+            "SELECT count(*) FROM lock_session WHERE owner_id = 'dead'",
+        )
+        .await;
+    reaper.abort();
+    holder.batch_execute("ROLLBACK").await.unwrap();
+}

@@ -479,14 +479,8 @@ impl Bench {
             .await?;
         let (updates, _) = self.stage.updates().await?;
         let locks = LockStore::new(self.stage.database.clone());
-        let reaping = tokio::spawn(async move {
-            let began = Instant::now();
-            let mut reaped = 0;
-            while reaped < sessions {
-                reaped += locks.reap_expired().await?.sessions;
-            }
-            Ok::<_, tenure::Error>(began.elapsed())
-        });
+        let began = Instant::now();
+        let reaper = tokio::spawn(locks.reap_every(Duration::from_secs(1)));
         let clients = (0..64)
             .map(|_| Component {
                 registry: self.registry.clone(),
@@ -494,7 +488,9 @@ impl Bench {
             })
             .collect();
         let measured = load::run(clients, self.pace()).await?;
-        let took = reaping.await??;
+        self.stage.until_reaped().await?;
+        let took = began.elapsed();
+        reaper.abort();
         self.reconnect()?;
         self.stage.has_updated(updates, measured.answers).await?;
         self.report.note(format!(

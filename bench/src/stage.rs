@@ -91,6 +91,15 @@ impl Stage {
         Ok(self.client.batch_execute(sql).await?)
     }
 
+    /// Waits until no session is dead.
+    pub async fn until_reaped(&self) -> Result<()> {
+        let dead = "SELECT FROM lock_session WHERE owner_id = 'dead' LIMIT 1";
+        while self.client.query_opt(dead, &[]).await?.is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
     /// How many rows of sessions PostgreSQL has updated by its own count, and how many of
     /// them without touching an index.
     pub async fn updates(&self) -> Result<(i64, i64)> {

@@ -51,7 +51,9 @@ pinned! {
     REVOKE_LOOK = "revoke_look.sql";
     /// Makes every later token greater than a number.
     FENCE_RAISE = "fence_raise.sql";
-    /// Finds sessions that seem dead.
+    /// How many pages the table of sessions has.
+    REAP_EXTENT = "reap_extent.sql";
+    /// Finds sessions that seem dead, on some of them.
     REAP_FIND = "reap_find.sql";
     /// Deletes those of some sessions that are dead.
     REAP_SESSIONS = "reap_sessions.sql";
