@@ -487,9 +487,11 @@ impl Bench {
                 sessions: ids.clone(),
             })
             .collect();
-        let measured = load::run(clients, self.pace()).await?;
-        self.stage.until_reaped().await?;
-        let took = began.elapsed();
+        let reaped = async {
+            self.stage.until_reaped().await?;
+            Ok(began.elapsed())
+        };
+        let (measured, took) = tokio::try_join!(load::run(clients, self.pace()), reaped)?;
         reaper.abort();
         self.reconnect()?;
         self.stage.has_updated(updates, measured.answers).await?;
