@@ -10,6 +10,7 @@ mod contention;
 mod document;
 mod health;
 mod heartbeats;
+mod http2;
 mod locks;
 mod odd_requests;
 mod policies;

@@ -41,7 +41,7 @@ async fn whoever_trusts_its_authority_is_answered() {
     let address = serve(shown(&authority.issue(&[NAME])).unwrap(), 8, LONG).await;
     for versions in [&[&rustls::version::TLS12], &[&rustls::version::TLS13]] {
         let mut config = authority.client_of(versions);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut connection = tls::connect(address, NAME, config).await.unwrap();
         let (_, session) = connection.get_ref();
         assert_eq!(session.alpn_protocol(), Some(&b"http/1.1"[..]));
@@ -52,6 +52,11 @@ async fn whoever_trusts_its_authority_is_answered() {
             "{answer}"
         );
     }
+
+    let mut config = authority.client();
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
+    let connection = tls::connect(address, NAME, config).await.unwrap();
+    assert_eq!(connection.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
 
     // More than goes into any buffer on the way.
     let mut connection = tls::connect(address, NAME, authority.client())

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::{FallibleAccept, TlsStream};
 
 /// What is spoken inside of TLS, the most wanted first.
-const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The certificate that a [`Listener`](super::Listener) shows. Cloning it shares it: what
 /// replaces one replaces all.
