@@ -16,6 +16,7 @@ mod http;
 mod locks;
 mod migrations;
 mod other_languages;
+mod overload;
 mod own_host;
 mod plans;
 mod policies;

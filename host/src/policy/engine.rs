@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -68,6 +68,15 @@ pub enum LoadError {
     Engine(String),
 }
 
+/// Which calls wait for which.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Priority {
+    /// Has slots that no other call takes.
+    Heartbeat,
+    /// Every other call.
+    Common,
+}
+
 /// Runs policies. One for a process; cloning it shares it.
 #[derive(Clone)]
 pub struct PolicyEngine {
@@ -82,6 +91,8 @@ pub(super) struct Inner {
     pub(super) usage: Option<Usage>,
     /// Stands before the pool of instances, which answers with an error when it is full.
     pub(super) slots: Semaphore,
+    /// The slots that others than heartbeats may have.
+    common: Semaphore,
 }
 
 impl std::fmt::Debug for PolicyEngine {
@@ -127,6 +138,7 @@ impl PolicyEngine {
             engine,
             linker,
             slots: Semaphore::new(limits.calls_in_flight as usize),
+            common: Semaphore::new(common(limits.calls_in_flight) as usize),
             limits,
             usage,
         });
@@ -154,11 +166,19 @@ impl PolicyEngine {
     /// drops it, which cancels the statement that it runs.
     pub(crate) async fn within_deadline<T>(
         &self,
+        priority: Priority,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let limits = &self.inner.limits;
         let deadline = Instant::now() + limits.deadline;
-        let _slot = timeout_at(deadline, self.inner.slots.acquire())
+        let slot = async {
+            let common = match priority {
+                Priority::Heartbeat => None,
+                Priority::Common => Some(self.inner.common.acquire().await?),
+            };
+            Ok::<_, AcquireError>((self.inner.slots.acquire().await?, common))
+        };
+        let _slot = timeout_at(deadline, slot)
             .await
             .map_err(|_| {
                 Error::Contention(format!(
@@ -172,6 +192,12 @@ impl PolicyEngine {
             .await
             .unwrap_or(Err(Error::DeadlineExceeded(limits.deadline)))
     }
+}
+
+/// How many of the slots others than heartbeats may have: all but a quarter, which is kept
+/// for sessions that live. Of one slot, none can be kept.
+fn common(slots: u32) -> u32 {
+    slots.saturating_sub((slots / 4).max(1)).max(1)
 }
 
 /// All that a policy may import.

@@ -42,7 +42,8 @@ pub struct Limits {
     /// database.
     pub deadline: Duration,
     /// Calls that run at once, in the whole process. Further ones wait for a free slot,
-    /// within their deadline.
+    /// within their deadline. A quarter of the slots, at least one, is kept for heartbeats,
+    /// unless there is only one.
     pub calls_in_flight: u32,
 }
 

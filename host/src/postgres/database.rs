@@ -2,23 +2,35 @@
 //! from going back to it.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+    ClientWrapper, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+    TimeoutType,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_postgres::{Config, NoTls};
 
 use super::fault::{CONNECT_TIMED_OUT, Fault, StoreError, translate};
 
+/// The most connections that only heartbeats use: as many of their batches run at once.
+const MOST_KEPT: usize = 4;
+
+/// How many calls may wait for each connection that they can have. What waits behind these
+/// would be answered late if the database is slow, and is no loss if it is fast.
+const QUEUE: usize = 64;
+
 /// How a host reaches its database.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DatabaseOptions {
-    /// The most connections at once.
+    /// The most connections at once. A quarter of them, at least one and at most four, is kept
+    /// for heartbeats, unless there is only one.
     pub connections: usize,
-    /// The longest that a call waits for a free connection, and for a new one.
+    /// The longest that a call waits for a free connection, and for a new one. Where 64 calls
+    /// for each connection wait already, further ones do not: they are contention at once.
     pub connect_timeout: Duration,
     /// The longest that a statement waits for another one's lock, which then is
     /// contention. Far under the shortest TTL in use: a heartbeat that waited would
@@ -45,6 +57,10 @@ impl Default for DatabaseOptions {
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: Pool,
+    /// The connections that others than heartbeats may have.
+    common: Arc<Semaphore>,
+    /// Places to wait for these.
+    queue: Arc<Semaphore>,
     /// As given, without the settings of the pool's connections.
     config: Config,
     lock_timeout: Duration,
@@ -119,8 +135,13 @@ impl Database {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Other(error.to_string()))?;
+        // Of one connection, none can be kept.
+        let kept = (options.connections / 4).clamp(1, MOST_KEPT);
+        let common = options.connections.saturating_sub(kept).max(1);
         Ok(Self {
             pool,
+            common: Arc::new(Semaphore::new(common)),
+            queue: Arc::new(Semaphore::new(common * QUEUE)),
             config: given,
             lock_timeout: options.lock_timeout,
             statement_timeout: options.statement_timeout,
@@ -130,7 +151,8 @@ impl Database {
 
     /// Answers once the database does. Any fault is an error.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let connection = self.connection().await?;
+        // A host that is busy is not one whose database does not answer.
+        let connection = self.urgent_connection().await?;
         let outcome = connection
             .bounded(connection.simple_query("SELECT 1"))
             .await;
@@ -162,10 +184,32 @@ impl Database {
         self.statement_timeout
     }
 
-    /// Takes a connection from the pool, waiting for one at most as long as configured.
+    /// Takes a connection from the pool, waiting for one at most as long as configured, and not
+    /// at all where too many wait already.
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
+        let place = self.queue.try_acquire().map_err(|_| {
+            StoreError::Contention(format!(
+                "more calls than the database keeps up with: {QUEUE} wait for each connection"
+            ))
+        })?;
+        let share = timeout(self.connect_timeout, self.common.clone().acquire_owned())
+            .await
+            .map_err(|_| PoolError::Timeout(TimeoutType::Wait))?
+            .expect("it is never closed");
+        drop(place);
+        self.take(Some(share)).await
+    }
+
+    /// Like [`connection`](Self::connection), past all who wait for that: a session must not
+    /// die of a queue. For what is worth it, and as brief as a heartbeat.
+    pub(crate) async fn urgent_connection(&self) -> Result<Connection, StoreError> {
+        self.take(None).await
+    }
+
+    async fn take(&self, share: Option<OwnedSemaphorePermit>) -> Result<Connection, StoreError> {
         Ok(Connection {
             object: Some(self.pool.get().await?),
+            _share: share,
             silence_limit: self.statement_timeout * 2,
             cancel_limit: self.connect_timeout,
         })
@@ -193,6 +237,8 @@ fn millis(duration: Duration) -> String {
 /// cancelled, and its socket is closed, upon which PostgreSQL rolls back.
 pub(crate) struct Connection {
     object: Option<Object>,
+    /// Given back with the connection.
+    _share: Option<OwnedSemaphorePermit>,
     silence_limit: Duration,
     cancel_limit: Duration,
 }
