@@ -18,6 +18,7 @@ mod migrations;
 mod other_languages;
 mod overload;
 mod own_host;
+mod pgbouncer;
 mod plans;
 mod policies;
 mod policy_limits;

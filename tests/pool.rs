@@ -194,7 +194,7 @@ async fn every_call_is_contention(url: &str) -> Vec<String> {
     assert!(
         matches!(
             migrated,
-            Err(MigrationError::Store(StoreError::Contention(_)))
+            Err(MigrationError::Unreachable(StoreError::Contention(_)))
         ),
         "{migrated:?}"
     );

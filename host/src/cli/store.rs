@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use tenure::postgres::MigrationError;
 use tenure::postgres::private::{DATABASE, MAX_CONNECTIONS, PrivateCluster};
 use tenure::{Database, DatabaseOptions};
 
@@ -66,14 +67,10 @@ impl Store {
     }
 
     async fn prepare(&self) -> Result<Vec<String>> {
-        self.database
-            .ping()
-            .await
-            .context("cannot reach the database")?;
-        self.database
-            .migrate()
-            .await
-            .context("cannot bring the schema up to date")
+        match self.database.migrate().await {
+            Err(error @ MigrationError::Unreachable(_)) => Err(error.into()),
+            migrated => migrated.context("cannot bring the schema up to date"),
+        }
     }
 
     /// For people.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    ClientWrapper, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
-    TimeoutType,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError,
+    RecyclingMethod, Runtime, TimeoutType,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -92,10 +92,7 @@ impl Database {
             ),
             // The statements rest on what each of these means, whatever the database's
             // own defaults are.
-            (
-                "default_transaction_isolation",
-                r"read\ committed".to_owned(),
-            ),
+            ("default_transaction_isolation", "read committed".to_owned()),
             ("default_transaction_read_only", "off".to_owned()),
             // An answer of `true` is durable.
             ("synchronous_commit", "on".to_owned()),
@@ -110,15 +107,22 @@ impl Database {
             // No statement is worth compiling, and the costs that the above adds say so.
             ("jit", "off".to_owned()),
         ];
-        let mut pg_options = given.get_options().unwrap_or_default().to_owned();
-        for (name, value) in settings {
-            pg_options.push_str(&format!(" -c {name}={value}"));
-        }
-        let mut config = given.clone();
-        config.options(pg_options.trim_start());
+        // By statement, since a pooler takes no settings when a connection is made.
+        let set = settings.map(|(name, value)| format!("SET {name} = '{value}';"));
+        let set: Arc<str> = set.concat().into();
+        let limit = options.connect_timeout;
+        let set_up = Hook::async_fn(move |client: &mut ClientWrapper, _| {
+            let set = Arc::clone(&set);
+            Box::pin(async move {
+                match timeout(limit, client.batch_execute(&set)).await {
+                    Ok(done) => done.map_err(HookError::Backend),
+                    Err(_) => Err(HookError::message(CONNECT_TIMED_OUT)),
+                }
+            })
+        });
 
         let manager = Manager::from_config(
-            config,
+            given.clone(),
             NoTls,
             // Cheapest, and enough: `Connection` gives a connection back only when all
             // that it sent is answered, and no method checks what `Connection` rules out.
@@ -126,12 +130,13 @@ impl Database {
                 recycling_method: RecyclingMethod::Fast,
             },
         );
-        let limit = Some(options.connect_timeout);
+        let limit = Some(limit);
         let pool = Pool::builder(manager)
             .max_size(options.connections)
             .wait_timeout(limit)
             .create_timeout(limit)
             .recycle_timeout(limit)
+            .post_create(set_up)
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Other(error.to_string()))?;
