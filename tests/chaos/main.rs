@@ -2,8 +2,9 @@
 //!
 //! Many clients work on one database through three hosts: one embedded in this program and
 //! two processes, each with a proxy between it and PostgreSQL. Round by round something
-//! breaks, or just changes, first each fault alone and then several at once, and is mended again; and what the
-//! clients were told in the round is held against the rules of `concurrency/checker.rs`.
+//! breaks, or just changes, first each fault alone and then several at once, and is mended
+//! again; and what the clients were told in the round is held against the rules of
+//! `concurrency/checker.rs`.
 //!
 //! `TENURE_CHAOS_SECONDS` is how long that goes on, and `TENURE_TEST_SEED` what it depends on:
 //! the seed decides which faults there are, where and for how long, and what the clients do,
