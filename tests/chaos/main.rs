@@ -17,6 +17,7 @@ mod clock;
 mod cluster;
 mod failover;
 mod faults;
+mod restart;
 #[allow(
     dead_code,
     unused_imports,
