@@ -18,6 +18,7 @@ mod cluster;
 mod failover;
 mod faults;
 mod restart;
+mod soak;
 #[allow(
     dead_code,
     unused_imports,

@@ -28,6 +28,11 @@ pub(super) const EPOCH: Duration = Duration::from_millis(10);
 const KEEP_RESIDENT: usize = 128 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 8 * 1024;
 
+/// A policy's calls go to slots that it has used before. Where there are none, and more than
+/// this many of other policies stand unused, it gets those: else every swap would leave memory
+/// behind, until all slots had some.
+const MAX_WARM: u32 = 32;
+
 /// An engine could not be made, or a policy not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -246,8 +251,7 @@ fn config(limits: &Limits) -> Config {
                 .table_elements
                 .max(limits.interpreted.table_elements),
         )
-        // Every slot that was used once is kept for the next call.
-        .max_unused_warm_slots(instances)
+        .max_unused_warm_slots(MAX_WARM)
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(TABLE_KEEP_RESIDENT);
 
