@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::{AcquireError, Semaphore};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -98,6 +98,9 @@ pub(super) struct Inner {
     pub(super) slots: Semaphore,
     /// The slots that others than heartbeats may have.
     common: Semaphore,
+    /// As many places to wait for these. Whoever waited behind them would be near its deadline
+    /// when it begins, and its work done for nothing.
+    queue: Semaphore,
 }
 
 impl std::fmt::Debug for PolicyEngine {
@@ -139,11 +142,13 @@ impl PolicyEngine {
             .consume_fuel(usage.is_some());
         let engine = Engine::new(&config).map_err(set_up)?;
         let linker = linker(&engine).map_err(set_up)?;
+        let common = common(limits.calls_in_flight) as usize;
         let inner = Arc::new(Inner {
             engine,
             linker,
             slots: Semaphore::new(limits.calls_in_flight as usize),
-            common: Semaphore::new(common(limits.calls_in_flight) as usize),
+            common: Semaphore::new(common),
+            queue: Semaphore::new(common),
             limits,
             usage,
         });
@@ -176,26 +181,35 @@ impl PolicyEngine {
     ) -> Result<T, Error> {
         let limits = &self.inner.limits;
         let deadline = Instant::now() + limits.deadline;
-        let slot = async {
-            let common = match priority {
-                Priority::Heartbeat => None,
-                Priority::Common => Some(self.inner.common.acquire().await?),
-            };
-            Ok::<_, AcquireError>((self.inner.slots.acquire().await?, common))
+        let _common = match priority {
+            Priority::Heartbeat => None,
+            Priority::Common => {
+                let _place = self.inner.queue.try_acquire().map_err(|_| {
+                    Error::Contention("more calls are waiting than can be in flight".to_owned())
+                })?;
+                Some(self.slot(&self.inner.common, deadline).await?)
+            }
         };
-        let _slot = timeout_at(deadline, slot)
-            .await
-            .map_err(|_| {
-                Error::Contention(format!(
-                    "{} calls are in flight, and none ended within {} ms",
-                    limits.calls_in_flight,
-                    limits.deadline.as_millis()
-                ))
-            })?
-            .expect("the slots are never closed");
+        let _slot = self.slot(&self.inner.slots, deadline).await?;
         timeout_at(deadline, call)
             .await
             .unwrap_or(Err(Error::DeadlineExceeded(limits.deadline)))
+    }
+
+    async fn slot<'a>(
+        &self,
+        slots: &'a Semaphore,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'a>, Error> {
+        let limits = &self.inner.limits;
+        let slot = timeout_at(deadline, slots.acquire()).await.map_err(|_| {
+            Error::Contention(format!(
+                "{} calls are in flight, and none ended within {} ms",
+                limits.calls_in_flight,
+                limits.deadline.as_millis()
+            ))
+        })?;
+        Ok(slot.expect("the slots are never closed"))
     }
 }
 
