@@ -34,7 +34,7 @@ fn host(database: &TestDatabase, calls_in_flight: u32) -> Arc<Host> {
     let policy = Policy::load(&PolicyEngine::new(limits).unwrap(), LIFECYCLE).unwrap();
     let mut options = DatabaseOptions::default();
     options.connections = CONNECTIONS;
-    options.connect_timeout = LONG;
+    options.queue_timeout = LONG;
     options.lock_timeout = LONG;
     options.statement_timeout = LONG;
     Arc::new(Host::on(database.pool_with(&options), policy))

@@ -29,8 +29,12 @@ pub struct DatabaseOptions {
     /// The most connections at once. A quarter of them, at least one and at most four, is kept
     /// for heartbeats, unless there is only one.
     pub connections: usize,
-    /// The longest that a call waits for a free connection, and for a new one. Where 64 calls
-    /// for each connection wait already, further ones do not: they are contention at once.
+    /// The longest that a call that is no heartbeat waits for others to give a connection back,
+    /// which then is contention: longer than a disturbance lasts, and no longer than everybody
+    /// may wait while there is too much to do. Where 64 calls for each connection wait already,
+    /// further ones are contention at once.
+    pub queue_timeout: Duration,
+    /// The longest that a call waits for a new connection, and a heartbeat for a free one.
     pub connect_timeout: Duration,
     /// The longest that a statement waits for another one's lock, which then is
     /// contention. Far under the shortest TTL in use: a heartbeat that waited would
@@ -46,6 +50,7 @@ impl Default for DatabaseOptions {
     fn default() -> Self {
         Self {
             connections: 16,
+            queue_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             lock_timeout: Duration::from_millis(250),
             statement_timeout: Duration::from_secs(5),
@@ -66,6 +71,7 @@ pub struct Database {
     lock_timeout: Duration,
     statement_timeout: Duration,
     connect_timeout: Duration,
+    queue_timeout: Duration,
 }
 
 impl Database {
@@ -151,6 +157,7 @@ impl Database {
             lock_timeout: options.lock_timeout,
             statement_timeout: options.statement_timeout,
             connect_timeout: options.connect_timeout,
+            queue_timeout: options.queue_timeout,
         })
     }
 
@@ -197,7 +204,7 @@ impl Database {
                 "more calls than the database keeps up with: {QUEUE} wait for each connection"
             ))
         })?;
-        let share = timeout(self.connect_timeout, self.common.clone().acquire_owned())
+        let share = timeout(self.queue_timeout, self.common.clone().acquire_owned())
             .await
             .map_err(|_| PoolError::Timeout(TimeoutType::Wait))?
             .expect("it is never closed");
