@@ -6,7 +6,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::Error;
-use crate::policy::{self, Judgement, Policy, PolicyFault, PolicySlot, StatementsCtx, call};
+use crate::policy::{
+    self, Judgement, Policy, PolicyFault, PolicySlot, Priority, StatementsCtx, call,
+};
 use crate::postgres::Statements;
 use crate::session::{Closed, Heartbeat, Session, SessionId};
 
@@ -62,10 +64,14 @@ impl SessionRegistry {
     /// Runs one call under the policy in charge, within its engine's deadline.
     async fn call<T>(
         &self,
+        priority: Priority,
         call: impl AsyncFnOnce(&Policy) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let policy = self.slot.load();
-        let outcome = policy.engine().within_deadline(call(&policy)).await;
+        let outcome = policy
+            .engine()
+            .within_deadline(priority, call(&policy))
+            .await;
         policy.ended(&outcome);
         outcome
     }
@@ -79,7 +85,7 @@ impl SessionRegistry {
     pub async fn open_session(&self, owner: &str, ttl: Duration) -> Result<Session, Error> {
         bounded("owner", owner)?;
         let (id, lease) = self
-            .call(async |policy: &Policy| {
+            .call(Priority::Common, async |policy: &Policy| {
                 let (outcome, evidence) =
                     call::open_session(policy, &self.statements, owner, millis(ttl)).await;
                 let inserted = evidence.inserted();
@@ -114,7 +120,7 @@ impl SessionRegistry {
     /// heartbeat ever makes a session.
     pub async fn heartbeat(&self, session: &str, ttl: Duration) -> Result<Heartbeat, Error> {
         bounded("session", session)?;
-        self.call(async |policy: &Policy| {
+        self.call(Priority::Heartbeat, async |policy: &Policy| {
             let (outcome, evidence) =
                 call::heartbeat(policy, &self.statements, session, millis(ttl)).await;
             let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
@@ -135,7 +141,7 @@ impl SessionRegistry {
     pub async fn close_session(&self, session: &str) -> Result<Closed, Error> {
         bounded("session", session)?;
         let closed = self
-            .call(async |policy: &Policy| {
+            .call(Priority::Common, async |policy: &Policy| {
                 let (outcome, evidence) =
                     call::close_session(policy, &self.statements, session).await;
                 let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
@@ -156,7 +162,7 @@ impl SessionRegistry {
     /// is held.
     pub async fn locks_of(&self, session: &str) -> Result<Vec<String>, Error> {
         bounded("session", session)?;
-        self.call(async |policy: &Policy| {
+        self.call(Priority::Common, async |policy: &Policy| {
             let (outcome, evidence) = call::locks_of(policy, &self.statements, session).await;
             let verdict = outcome.inspect_err(|fault| policy.misbehaved(fault))?;
             self.settle(policy, policy::locks_of(verdict, &evidence), None)

@@ -10,9 +10,6 @@ use tenure::{FencingToken, SessionId};
 use crate::checker::{Acquired, Call, Closed, History, Revoked};
 use crate::witness::{Recorder, Witness};
 
-/// After this long a client gives up, and knows nothing.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// Stands for a number that HTTP does not tell.
 const UNTOLD: u32 = u32::MAX;
 
@@ -127,11 +124,11 @@ fn millis(ttl: Duration) -> Value {
 }
 
 impl Http {
-    pub fn new(url: &Arc<Mutex<String>>, recorder: &Arc<Recorder>) -> Self {
+    pub fn new(url: &Arc<Mutex<String>>, recorder: &Arc<Recorder>, patience: Duration) -> Self {
         Self {
             url: Arc::clone(url),
             client: reqwest::Client::builder()
-                .timeout(PATIENCE)
+                .timeout(patience)
                 .build()
                 .unwrap(),
             recorder: Arc::clone(recorder),

@@ -1,17 +1,21 @@
 //! What can fail, and how it is mended.
 
+use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use tenure::{Database, DatabaseOptions};
-use tokio::task::block_in_place;
+use tenure::policy::LIFECYCLE;
+use tenure::{Database, DatabaseOptions, Policy};
+use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::sleep;
 use tokio_postgres::{Client, Config, NoTls};
 
+use crate::clock::Clock;
 use crate::cluster::Cluster;
-use crate::support::host::{Host, lifecycle};
-use crate::support::program::Server;
+use crate::support::host::{Host, engine, lifecycle};
+use crate::support::policies;
+use crate::support::program::{Folder, Server, tenure};
 use crate::support::proxy::{Proxy, Weather};
 use crate::witness::watch_deletions;
 
@@ -36,10 +40,15 @@ pub enum Fault {
     DiskFull,
     /// Every statement waits, and every connection of every pool is in use.
     PoolExhausted,
+    /// Every host gets another policy: the embedded one all the time, the processes by their
+    /// files.
+    SwapPolicies,
+    /// The clock of a process.
+    ClockJumps,
 }
 
 impl Fault {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::KillPostgres,
         Self::KillHost,
         Self::StopHost,
@@ -53,7 +62,17 @@ impl Fault {
         Self::Refuse,
         Self::DiskFull,
         Self::PoolExhausted,
+        Self::SwapPolicies,
+        Self::ClockJumps,
     ];
+
+    /// Whether anybody has to notice.
+    pub fn is_harmless(self) -> bool {
+        matches!(
+            self,
+            Self::Delay | Self::Drip | Self::SwapPolicies | Self::ClockJumps
+        )
+    }
 
     pub fn lasts(self, rng: &mut Rng) -> Duration {
         Duration::from_millis(match self {
@@ -70,13 +89,19 @@ impl Fault {
 
 const PROCESSES: usize = 2;
 
+/// Which of them has a clock of its own.
+const WITH_CLOCK: usize = 0;
+
+/// The policies that take turns.
+const POLICIES: [&[u8]; 2] = [LIFECYCLE, policies::CLAMP];
+
 /// The hosts, and what they stand on.
 pub struct Site {
     cluster: Cluster,
     config: Config,
     rng: Rng,
     pub embedded: Arc<Host>,
-    reaper: tokio::task::JoinHandle<()>,
+    reaper: JoinHandle<()>,
     /// The embedded host's, and one for each process.
     proxies: Vec<Proxy>,
     processes: [Option<Server>; PROCESSES],
@@ -84,6 +109,15 @@ pub struct Site {
     pub urls: [Arc<Mutex<String>>; PROCESSES],
     stopped: Vec<usize>,
     holder: Option<Client>,
+    /// Puts one policy after the other in charge of the embedded host.
+    swapper: Option<JoinHandle<()>>,
+    /// Which of the policies is in the file of each process, and how often that was replaced
+    /// since the process began.
+    policies: [(usize, usize); PROCESSES],
+    clock: Option<Arc<Clock>>,
+    clock_jumps: Option<JoinHandle<()>>,
+    /// Of the processes: their policies, and a clock.
+    files: Folder,
 }
 
 impl Site {
@@ -103,6 +137,7 @@ impl Site {
         pool.migrate().await.unwrap();
         let embedded = Arc::new(Host::on(pool, lifecycle()));
         let reaper = tokio::spawn(embedded.locks.clone().reap_every(Duration::from_millis(50)));
+        let files = Folder::new();
         let mut site = Self {
             cluster,
             config,
@@ -114,7 +149,15 @@ impl Site {
             urls: Default::default(),
             stopped: Vec::new(),
             holder: None,
+            swapper: None,
+            policies: Default::default(),
+            clock: Clock::new(files.path()).map(Arc::new),
+            clock_jumps: None,
+            files,
         };
+        for nth in 0..PROCESSES {
+            site.write_policy(nth);
+        }
         let client = site.connect().await;
         watch_deletions(&client).await;
         // Or the log of the database fills the disk by itself.
@@ -143,7 +186,11 @@ impl Site {
 
     pub fn possible(&self) -> Vec<Fault> {
         let mut faults = Fault::ALL.to_vec();
-        faults.retain(|fault| *fault != Fault::DiskFull || self.cluster.can_fill_disk());
+        faults.retain(|fault| match fault {
+            Fault::DiskFull => self.cluster.can_fill_disk(),
+            Fault::ClockJumps => self.clock.is_some(),
+            _ => true,
+        });
         faults
     }
 
@@ -208,6 +255,78 @@ impl Site {
                     self.holder = Some(holder);
                 }
             }
+            Fault::SwapPolicies => {
+                let slot = Arc::clone(self.embedded.registry.slot());
+                let policies = POLICIES.map(|bytes| Policy::load(engine(), bytes).unwrap());
+                self.swapper = Some(tokio::spawn(async move {
+                    for policy in policies.iter().cycle() {
+                        slot.swap(policy.clone());
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                }));
+                for nth in 0..PROCESSES {
+                    let (which, times) = &mut self.policies[nth];
+                    *which = (*which + 1) % POLICIES.len();
+                    *times += 1;
+                    self.write_policy(nth);
+                }
+            }
+            Fault::ClockJumps => {
+                let (clock, mut rng) = (self.clock.clone(), self.rng.fork());
+                self.clock_jumps = clock.map(|clock| {
+                    tokio::spawn(async move {
+                        loop {
+                            clock.jump(&mut rng);
+                            sleep(Duration::from_millis(rng.u64(10..200))).await;
+                        }
+                    })
+                });
+            }
+        }
+    }
+
+    fn policy_file(&self, nth: usize) -> String {
+        self.files.at(&format!("policy-{nth}.wasm"))
+    }
+
+    fn write_policy(&self, nth: usize) {
+        let (which, _) = self.policies[nth];
+        let file = self.policy_file(nth);
+        let aside = format!("{file}.new");
+        fs::write(&aside, POLICIES[which]).unwrap();
+        fs::rename(aside, file).unwrap();
+    }
+
+    /// A process that has not been there, or is no more.
+    fn start(&self, nth: usize) -> Server {
+        let mut command = tenure([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--database-url",
+            self.proxies[nth].url(),
+            "--database-connections",
+            "4",
+            "--lock-reaper-interval",
+            "50ms",
+            "--policy",
+            &self.policy_file(nth),
+        ]);
+        if let (WITH_CLOCK, Some(clock)) = (nth, &self.clock) {
+            clock.give(&mut command);
+        }
+        block_in_place(|| Server::spawn(&mut command))
+    }
+
+    /// Waits until each process has put its newest policy in charge.
+    async fn settle_policies(&self) {
+        for (process, (_, times)) in self.processes.iter().zip(self.policies) {
+            let Some(server) = process else { continue };
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while server.stderr().matches("policy_swapped").count() < times {
+                assert!(Instant::now() < deadline, "{}", server.stderr());
+                sleep(Duration::from_millis(20)).await;
+            }
         }
     }
 
@@ -255,20 +374,12 @@ impl Site {
                 process.signal(libc::SIGCONT);
             }
         }
-        for (nth, process) in self.processes.iter_mut().enumerate() {
-            let server = process.get_or_insert_with(|| {
-                let url = self.proxies[nth].url();
-                block_in_place(|| {
-                    Server::start(&[
-                        "--database-url",
-                        url,
-                        "--database-connections",
-                        "4",
-                        "--lock-reaper-interval",
-                        "50ms",
-                    ])
-                })
-            });
+        for nth in 0..PROCESSES {
+            if self.processes[nth].is_none() {
+                self.policies[nth].1 = 0;
+                self.processes[nth] = Some(self.start(nth));
+            }
+            let server = self.processes[nth].as_ref().expect("it was started");
             self.urls[nth].lock().unwrap().clone_from(&server.url);
         }
         for server in self.processes.iter().flatten() {
@@ -283,6 +394,17 @@ impl Site {
         }
         while let Err(error) = self.embedded.pool.ping().await {
             assert!(Instant::now() < deadline, "{error:?}");
+        }
+        if let Some(swapper) = self.swapper.take() {
+            swapper.abort();
+            self.settle_policies().await;
+        }
+        if let (Some(jumps), Some(clock)) = (self.clock_jumps.take(), &self.clock) {
+            jumps.abort();
+            let _ = jumps.await;
+            clock
+                .mend(self.processes[WITH_CLOCK].as_ref().expect("it was started"))
+                .await;
         }
     }
 

@@ -11,11 +11,14 @@ use tokio::time::sleep;
 
 use crate::client::{Caller, Http};
 use crate::faults::Site;
-use crate::support::host::Host;
+use crate::support::host::{Host, LONG};
 use crate::witness::{Recorder, Witness};
 
 const CLIENTS: usize = 24;
 const KEYS: usize = 6;
+
+/// After this long a client gives up, and knows nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Workload {
     stop: Arc<AtomicBool>,
@@ -37,8 +40,13 @@ impl Workload {
             Arc::clone(recorder),
         ))];
         let urls = site.urls.iter();
-        callers.extend(urls.map(|url| Caller::Http(Http::new(url, recorder))));
+        callers.extend(urls.map(|url| Caller::Http(Http::new(url, recorder, PATIENCE))));
         Self::with(callers, rng)
+    }
+
+    /// On a process, by clients who wait for an answer as long as there is.
+    pub fn over_http(url: &Arc<Mutex<String>>, recorder: &Arc<Recorder>, rng: &mut Rng) -> Self {
+        Self::with(vec![Caller::Http(Http::new(url, recorder, LONG))], rng)
     }
 
     /// On embedded hosts.

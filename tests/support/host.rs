@@ -85,6 +85,7 @@ pub fn patient_engine() -> &'static PolicyEngine {
 /// A pool whose statements wait as long as there is.
 pub fn patient_pool(database: &TestDatabase) -> Database {
     let mut options = DatabaseOptions::default();
+    options.queue_timeout = LONG;
     options.lock_timeout = LONG;
     options.statement_timeout = LONG;
     database.pool_with(&options)

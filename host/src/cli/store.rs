@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use tenure::postgres::TrustedAuthorities;
 use tenure::postgres::private::{DATABASE, MAX_CONNECTIONS, PrivateCluster};
+use tenure::postgres::{MigrationError, TrustedAuthorities};
 use tenure::{Database, DatabaseOptions};
 
 use super::settings::{
@@ -89,14 +89,10 @@ impl Store {
     }
 
     async fn prepare(&self) -> Result<Vec<String>> {
-        self.database
-            .ping()
-            .await
-            .context("cannot reach the database")?;
-        self.database
-            .migrate()
-            .await
-            .context("cannot bring the schema up to date")
+        match self.database.migrate().await {
+            Err(error @ MigrationError::Unreachable(_)) => Err(error.into()),
+            migrated => migrated.context("cannot bring the schema up to date"),
+        }
     }
 
     /// For people.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -28,6 +28,11 @@ pub(super) const EPOCH: Duration = Duration::from_millis(10);
 /// is work for every call.
 const KEEP_RESIDENT: usize = 128 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 8 * 1024;
+
+/// A policy's calls go to slots that it has used before. Where there are none, and more than
+/// this many of other policies stand unused, it gets those: else every swap would leave memory
+/// behind, until all slots had some.
+const MAX_WARM: u32 = 32;
 
 /// An engine could not be made, or a policy not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +74,15 @@ pub enum LoadError {
     Engine(String),
 }
 
+/// Which calls wait for which.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Priority {
+    /// Has slots that no other call takes.
+    Heartbeat,
+    /// Every other call.
+    Common,
+}
+
 /// Runs policies. One for a process; cloning it shares it.
 #[derive(Clone)]
 pub struct PolicyEngine {
@@ -84,6 +98,11 @@ pub(super) struct Inner {
     /// Stands before the pool of instances, which answers with an error when it is full.
     pub(super) slots: Semaphore,
     pub(super) idle: Idle,
+    /// The slots that others than heartbeats may have.
+    common: Semaphore,
+    /// As many places to wait for these. Whoever waited behind them would be near its deadline
+    /// when it begins, and its work done for nothing.
+    queue: Semaphore,
 }
 
 impl std::fmt::Debug for PolicyEngine {
@@ -125,11 +144,14 @@ impl PolicyEngine {
             .consume_fuel(usage.is_some());
         let engine = Engine::new(&config).map_err(set_up)?;
         let linker = linker(&engine).map_err(set_up)?;
+        let common = common(limits.calls_in_flight) as usize;
         let inner = Arc::new(Inner {
             engine,
             linker,
             slots: Semaphore::new(limits.calls_in_flight as usize),
             idle: Idle::default(),
+            common: Semaphore::new(common),
+            queue: Semaphore::new(common),
             limits,
             usage,
         });
@@ -157,24 +179,47 @@ impl PolicyEngine {
     /// drops it, which cancels the statement that it runs.
     pub(crate) async fn within_deadline<T>(
         &self,
+        priority: Priority,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let limits = &self.inner.limits;
         let deadline = Instant::now() + limits.deadline;
-        let _slot = timeout_at(deadline, self.inner.slots.acquire())
-            .await
-            .map_err(|_| {
-                Error::Contention(format!(
-                    "{} calls are in flight, and none ended within {} ms",
-                    limits.calls_in_flight,
-                    limits.deadline.as_millis()
-                ))
-            })?
-            .expect("the slots are never closed");
+        let _common = match priority {
+            Priority::Heartbeat => None,
+            Priority::Common => {
+                let _place = self.inner.queue.try_acquire().map_err(|_| {
+                    Error::Contention("more calls are waiting than can be in flight".to_owned())
+                })?;
+                Some(self.slot(&self.inner.common, deadline).await?)
+            }
+        };
+        let _slot = self.slot(&self.inner.slots, deadline).await?;
         timeout_at(deadline, call)
             .await
             .unwrap_or(Err(Error::DeadlineExceeded(limits.deadline)))
     }
+
+    async fn slot<'a>(
+        &self,
+        slots: &'a Semaphore,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'a>, Error> {
+        let limits = &self.inner.limits;
+        let slot = timeout_at(deadline, slots.acquire()).await.map_err(|_| {
+            Error::Contention(format!(
+                "{} calls are in flight, and none ended within {} ms",
+                limits.calls_in_flight,
+                limits.deadline.as_millis()
+            ))
+        })?;
+        Ok(slot.expect("the slots are never closed"))
+    }
+}
+
+/// How many of the slots others than heartbeats may have: all but a quarter, which is kept
+/// for sessions that live. Of one slot, none can be kept.
+fn common(slots: u32) -> u32 {
+    slots.saturating_sub((slots / 4).max(1)).max(1)
 }
 
 /// All that a policy may import.
@@ -223,8 +268,7 @@ fn config(limits: &Limits) -> Config {
                 .table_elements
                 .max(limits.interpreted.table_elements),
         )
-        // Every slot that was used once is kept for the next call.
-        .max_unused_warm_slots(instances)
+        .max_unused_warm_slots(MAX_WARM)
         .linear_memory_keep_resident(KEEP_RESIDENT)
         .table_keep_resident(TABLE_KEEP_RESIDENT);
 

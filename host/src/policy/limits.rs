@@ -41,8 +41,10 @@ pub struct Limits {
     /// Time for the whole call, with all that it waits for: a free slot, a connection, the
     /// database.
     pub deadline: Duration,
-    /// Calls that run at once, in the whole process. Further ones wait for a free slot,
-    /// within their deadline.
+    /// Calls that run at once, in the whole process. A quarter of the slots, at least one, is
+    /// kept for heartbeats, unless there is only one. Further calls wait for a free slot,
+    /// within their deadline: heartbeats however many there are, others as long as no more
+    /// wait than may run.
     pub calls_in_flight: u32,
     /// Calls that an instance serves, one after the other. With 1, which is the default,
     /// every call has a fresh one, and that a policy has no memory between calls is a

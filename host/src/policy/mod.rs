@@ -33,6 +33,7 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime_wasi_config::WasiConfigVariables;
 
 pub(crate) use audit::{Judgement, close_session, heartbeat, locks_of, open_session};
+pub(crate) use engine::Priority;
 
 pub use capability::{StatementsCtx, StatementsView, add_to_linker};
 pub use counters::PolicyCounts;

@@ -2,24 +2,40 @@
 //! from going back to it.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError,
+    RecyclingMethod, Runtime, TimeoutType,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_postgres::Config;
 
 use super::fault::{CONNECT_TIMED_OUT, Fault, StoreError, translate};
 use super::tls::{Connector, TrustedAuthorities};
 
+/// The most connections that only heartbeats use: as many of their batches run at once.
+const MOST_KEPT: usize = 4;
+
+/// How many calls may wait for each connection that they can have. What waits behind these
+/// would be answered late if the database is slow, and is no loss if it is fast.
+const QUEUE: usize = 64;
+
 /// How a host reaches its database.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DatabaseOptions {
-    /// The most connections at once.
+    /// The most connections at once. A quarter of them, at least one and at most four, is kept
+    /// for heartbeats, unless there is only one.
     pub connections: usize,
-    /// The longest that a call waits for a free connection, and for a new one.
+    /// The longest that a call that is no heartbeat waits for others to give a connection back,
+    /// which then is contention: longer than a disturbance lasts, and no longer than everybody
+    /// may wait while there is too much to do. Where 64 calls for each connection wait already,
+    /// further ones are contention at once.
+    pub queue_timeout: Duration,
+    /// The longest that a call waits for a new connection, and a heartbeat for a free one.
     pub connect_timeout: Duration,
     /// The longest that a statement waits for another one's lock, which then is
     /// contention. Far under the shortest TTL in use: a heartbeat that waited would
@@ -39,6 +55,7 @@ impl Default for DatabaseOptions {
     fn default() -> Self {
         Self {
             connections: 16,
+            queue_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(3),
             lock_timeout: Duration::from_millis(250),
             statement_timeout: Duration::from_secs(5),
@@ -51,12 +68,17 @@ impl Default for DatabaseOptions {
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: Pool,
+    /// The connections that others than heartbeats may have.
+    common: Arc<Semaphore>,
+    /// Places to wait for these.
+    queue: Arc<Semaphore>,
     /// As given, without the settings of the pool's connections.
     config: Config,
     connector: Connector,
     lock_timeout: Duration,
     statement_timeout: Duration,
     connect_timeout: Duration,
+    queue_timeout: Duration,
 }
 
 impl Database {
@@ -89,10 +111,7 @@ impl Database {
             ),
             // The statements rest on what each of these means, whatever the database's
             // own defaults are.
-            (
-                "default_transaction_isolation",
-                r"read\ committed".to_owned(),
-            ),
+            ("default_transaction_isolation", "read committed".to_owned()),
             ("default_transaction_read_only", "off".to_owned()),
             // An answer of `true` is durable.
             ("synchronous_commit", "on".to_owned()),
@@ -107,15 +126,22 @@ impl Database {
             // No statement is worth compiling, and the costs that the above adds say so.
             ("jit", "off".to_owned()),
         ];
-        let mut pg_options = given.get_options().unwrap_or_default().to_owned();
-        for (name, value) in settings {
-            pg_options.push_str(&format!(" -c {name}={value}"));
-        }
-        let mut config = given.clone();
-        config.options(pg_options.trim_start());
+        // By statement, since a pooler takes no settings when a connection is made.
+        let set = settings.map(|(name, value)| format!("SET {name} = '{value}';"));
+        let set: Arc<str> = set.concat().into();
+        let limit = options.connect_timeout;
+        let set_up = Hook::async_fn(move |client: &mut ClientWrapper, _| {
+            let set = Arc::clone(&set);
+            Box::pin(async move {
+                match timeout(limit, client.batch_execute(&set)).await {
+                    Ok(done) => done.map_err(HookError::Backend),
+                    Err(_) => Err(HookError::message(CONNECT_TIMED_OUT)),
+                }
+            })
+        });
 
         let manager = Manager::from_config(
-            config,
+            given.clone(),
             connector.0.clone(),
             // Cheapest, and enough: `Connection` gives a connection back only when all
             // that it sent is answered, and no method checks what `Connection` rules out.
@@ -123,28 +149,36 @@ impl Database {
                 recycling_method: RecyclingMethod::Fast,
             },
         );
-        let limit = Some(options.connect_timeout);
+        let limit = Some(limit);
         let pool = Pool::builder(manager)
             .max_size(options.connections)
             .wait_timeout(limit)
             .create_timeout(limit)
             .recycle_timeout(limit)
+            .post_create(set_up)
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| StoreError::Other(error.to_string()))?;
+        // Of one connection, none can be kept.
+        let kept = (options.connections / 4).clamp(1, MOST_KEPT);
+        let common = options.connections.saturating_sub(kept).max(1);
         Ok(Self {
             pool,
+            common: Arc::new(Semaphore::new(common)),
+            queue: Arc::new(Semaphore::new(common * QUEUE)),
             config: given,
             connector,
             lock_timeout: options.lock_timeout,
             statement_timeout: options.statement_timeout,
             connect_timeout: options.connect_timeout,
+            queue_timeout: options.queue_timeout,
         })
     }
 
     /// Answers once the database does. Any fault is an error.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let connection = self.connection().await?;
+        // A host that is busy is not one whose database does not answer.
+        let connection = self.urgent_connection().await?;
         let outcome = connection
             .bounded(connection.simple_query("SELECT 1"))
             .await;
@@ -179,10 +213,32 @@ impl Database {
         self.statement_timeout
     }
 
-    /// Takes a connection from the pool, waiting for one at most as long as configured.
+    /// Takes a connection from the pool, waiting for one at most as long as configured, and not
+    /// at all where too many wait already.
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
+        let place = self.queue.try_acquire().map_err(|_| {
+            StoreError::Contention(format!(
+                "more calls than the database keeps up with: {QUEUE} wait for each connection"
+            ))
+        })?;
+        let share = timeout(self.queue_timeout, self.common.clone().acquire_owned())
+            .await
+            .map_err(|_| PoolError::Timeout(TimeoutType::Wait))?
+            .expect("it is never closed");
+        drop(place);
+        self.take(Some(share)).await
+    }
+
+    /// Like [`connection`](Self::connection), past all who wait for that: a session must not
+    /// die of a queue. For what is worth it, and as brief as a heartbeat.
+    pub(crate) async fn urgent_connection(&self) -> Result<Connection, StoreError> {
+        self.take(None).await
+    }
+
+    async fn take(&self, share: Option<OwnedSemaphorePermit>) -> Result<Connection, StoreError> {
         Ok(Connection {
             object: Some(self.pool.get().await?),
+            _share: share,
             silence_limit: self.statement_timeout * 2,
             connector: self.connector.clone(),
             cancel_limit: self.connect_timeout,
@@ -211,6 +267,8 @@ fn millis(duration: Duration) -> String {
 /// cancelled, and its socket is closed, upon which PostgreSQL rolls back.
 pub(crate) struct Connection {
     object: Option<Object>,
+    /// Given back with the connection.
+    _share: Option<OwnedSemaphorePermit>,
     silence_limit: Duration,
     connector: Connector,
     cancel_limit: Duration,

@@ -6,7 +6,7 @@
 use std::error::Error as _;
 use std::io;
 
-use deadpool_postgres::{PoolError, TimeoutType};
+use deadpool_postgres::{HookError, PoolError, TimeoutType};
 
 /// Why a statement gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,20 +110,22 @@ impl From<tokio_postgres::Error> for StoreError {
 impl From<PoolError> for StoreError {
     fn from(error: PoolError) -> Self {
         match error {
-            PoolError::Backend(error) => error.into(),
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+                error.into()
+            }
             PoolError::Timeout(TimeoutType::Wait) => translate(Fault::TimedOut(
                 "no database connection became free in time; the pool is exhausted",
             )),
-            PoolError::Timeout(TimeoutType::Create) => {
+            // The hook says nothing else.
+            PoolError::Timeout(TimeoutType::Create)
+            | PoolError::PostCreateHook(HookError::Message(_)) => {
                 translate(Fault::TimedOut(CONNECT_TIMED_OUT))
             }
             PoolError::Timeout(TimeoutType::Recycle) => {
                 translate(Fault::TimedOut("reusing a database connection timed out"))
             }
             PoolError::Closed => translate(Fault::Connection("the connection pool is closed")),
-            PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_) => {
-                translate(Fault::Other(&error.to_string()))
-            }
+            PoolError::NoRuntimeSpecified => translate(Fault::Other(&error.to_string())),
         }
     }
 }

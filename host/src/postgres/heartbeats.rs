@@ -164,7 +164,7 @@ async fn single(database: &Database, id: Uuid, ttl_ms: i64) -> Answer {
         Alive(SystemTime),
         Dead(Sealed),
     }
-    let connection = database.connection().await?;
+    let connection = database.urgent_connection().await?;
     let beat = async {
         let statement = connection.prepare_cached(sql::HEARTBEAT).await?;
         match connection.query_opt(&statement, &[&id, &ttl_ms]).await? {
@@ -234,7 +234,7 @@ enum Many {
 }
 
 async fn many(database: &Database, batch: &[Waiting]) -> Many {
-    let connection = match database.connection().await {
+    let connection = match database.urgent_connection().await {
         Ok(connection) => connection,
         Err(fault) => return Many::Unknown(fault),
     };

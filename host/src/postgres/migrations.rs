@@ -16,6 +16,10 @@ const MIGRATION_LOCK: i64 = 0x7465_6e75_7265; // "tenure"
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrationError {
+    /// The database does not answer, or what answers is a pooler that lends sessions for one
+    /// transaction at a time. Nothing has been done.
+    #[error("cannot reach the database: {0}")]
+    Unreachable(StoreError),
     /// The database has a migration that this program does not know.
     #[error(
         "the database has migration {0}, which this version of tenure does not know; it was \
@@ -48,7 +52,12 @@ impl Database {
     ///
     /// Each migration is one transaction. After an error, those before it stay applied and
     /// a retry goes on from there.
+    ///
+    /// Looks first whether every connection has a session of its own, which all else rests on.
     pub async fn migrate(&self) -> Result<Vec<String>, MigrationError> {
+        self.have_own_sessions()
+            .await
+            .map_err(MigrationError::Unreachable)?;
         let mut client = self.dedicated().await?;
         client
             .batch_execute(&format!(

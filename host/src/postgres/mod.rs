@@ -8,6 +8,7 @@ mod fence;
 mod heartbeats;
 mod locks;
 mod migrations;
+mod own_sessions;
 mod owned_key;
 pub mod private;
 mod reaper;

@@ -272,7 +272,7 @@ impl Rollout {
         let before = state.before.as_ref().ok_or(Rejection::NothingBefore)?;
         let policy = compile(&self.inner.engine, &before.options, &before.candidate, None).await?;
         state.now = Accepted {
-            since: SystemTime::now(),
+            since: now(),
             rolled_back: true,
             ..state.before.take().expect("it was there")
         };
@@ -308,7 +308,7 @@ impl Accepted {
             candidate,
             options,
             number,
-            since: SystemTime::now(),
+            since: now(),
             rolled_back: false,
         }
     }
@@ -358,6 +358,15 @@ impl Requirements {
     fn is_pinned(&self, digest: &str) -> bool {
         self.pins.iter().any(|pin| pin.eq_ignore_ascii_case(digest))
     }
+}
+
+/// For people to read. Nothing is decided by it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it is what the machine's clock says"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
 }
 
 /// Compiles and checks off the asynchronous threads, which it would keep for too long.
