@@ -1,9 +1,11 @@
-//! What a heartbeat costs, beside its peers on the same machine and in the same run.
+//! What a heartbeat costs, beside its peers on the same machine and in the same run, and what
+//! the other calls cost.
 //!
 //! Closed loops with a warm-up. Every answer is counted, any but the expected one ends the
-//! run, and PostgreSQL's own count of updated rows has to agree.
+//! run, and PostgreSQL's own count of what it has written has to agree.
 
 mod load;
+mod operations;
 mod paths;
 mod peers;
 mod report;
@@ -21,10 +23,11 @@ use tenure::{Limits, LockStore, Policy, PolicyEngine, SessionRegistry};
 use uuid::Uuid;
 
 use load::{Client, Pace};
+use operations::{Acquires, Closes, Opens, Renews};
 use paths::{Component, Http, Native, Server};
 use peers::{Etcd, Redis};
 use report::{GROWTH, Report, Row};
-use stage::Stage;
+use stage::{HOT_UPDATES, Stage, UPDATES};
 
 #[derive(Parser)]
 #[command(about = "Measures heartbeats: Tenure's, pgbench's, etcd's and Redis's")]
@@ -81,6 +84,10 @@ const COMPONENT: &str = "tenure, component";
 const REUSING: &str = "tenure, component, reused instances";
 const NATIVE: &str = "tenure, native rules";
 const HTTP: &str = "tenure, HTTP";
+const OPEN: &str = "tenure, open";
+const CLOSE: &str = "tenure, close";
+const ACQUIRE: &str = "tenure, acquire and release";
+const RENEW: &str = "tenure, renew";
 const PGBENCH: &str = "pgbench";
 const ETCD: &str = "etcd";
 const REDIS_ALWAYS: &str = "Redis, fsync always";
@@ -91,6 +98,9 @@ const MOST_LEASES: usize = 10_000;
 
 /// Of PostgreSQL's. `pgbench` has a connection for each client.
 const MOST_CONNECTIONS: usize = 90;
+
+/// Sessions to be closed, for each second of that: more than can be.
+const CLOSES_A_SECOND: usize = 20_000;
 
 /// As many as `--policy-instances reuse` allows.
 const CALLS_PER_INSTANCE: u32 = 100;
@@ -172,6 +182,9 @@ impl Bench {
         }
         self.half_load().await?;
         self.growth().await?;
+        for clients in [1, 64] {
+            self.operations(clients).await?;
+        }
         self.closes().await?;
         self.reaper().await?;
         self.memory().await?;
@@ -179,16 +192,17 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs clients whose every answer is a row that PostgreSQL has updated.
-    async fn durable<C: Client>(
+    /// Runs clients whose every answer makes a count of PostgreSQL's one greater.
+    async fn counted<C: Client>(
         &mut self,
         what: &str,
         clients: Vec<C>,
         sessions: usize,
         pace: Pace,
-    ) -> Result<f64> {
+        count: &str,
+    ) -> Result<Row> {
         let how_many = clients.len();
-        let (updates, hot) = self.stage.updates().await?;
+        let before = self.stage.count(count).await?;
         let mut processor = [Duration::ZERO; 2];
         let began = [
             stage::own_processor_time(),
@@ -203,18 +217,90 @@ impl Bench {
             *time = (ended[at] - began[at]).div_f64(measured.answers.max(1) as f64);
         }
         self.reconnect()?;
-        self.stage.has_updated(updates, measured.answers).await?;
-        let (_, hot_now) = self.stage.updates().await?;
-        let rate = measured.rate;
-        self.report.add(Row {
+        self.stage
+            .has_counted(count, before, measured.answers)
+            .await?;
+        Ok(Row {
             what: what.to_owned(),
             clients: how_many,
             sessions,
-            hot: Some((hot_now - hot) as f64 / measured.answers.max(1) as f64),
             measured,
             processor: Some(processor),
-        });
-        Ok(rate)
+            hot: None,
+        })
+    }
+
+    /// Runs heartbeats, each of which is a row that PostgreSQL has updated.
+    async fn durable<C: Client>(
+        &mut self,
+        what: &str,
+        clients: Vec<C>,
+        sessions: usize,
+        pace: Pace,
+    ) -> Result<()> {
+        let hot = self.stage.count(HOT_UPDATES).await?;
+        let mut row = self.counted(what, clients, sessions, pace, UPDATES).await?;
+        let hot = self.stage.count(HOT_UPDATES).await? - hot;
+        row.hot = Some(hot as f64 / row.measured.answers.max(1) as f64);
+        self.report.add(row);
+        Ok(())
+    }
+
+    /// What is no heartbeat.
+    async fn operations(&mut self, how_many: usize) -> Result<()> {
+        let pace = self.pace();
+        if self.wanted(OPEN) {
+            self.stage.sessions(0).await?;
+            let clients = (0..how_many).map(|_| Opens {
+                registry: self.registry.clone(),
+            });
+            let opened = "SELECT count(*) FROM lock_session";
+            let row = self.counted(OPEN, clients.collect(), 0, pace, opened);
+            let row = row.await?;
+            self.report.add(row);
+        }
+        if self.wanted(CLOSE) {
+            let seconds = (pace.warm_up + pace.measured).as_secs_f64().ceil() as usize;
+            let sessions = seconds * CLOSES_A_SECOND;
+            let client = Closes {
+                registry: self.registry.clone(),
+                sessions: self.stage.sessions(sessions).await?,
+                next: Arc::default(),
+            };
+            self.stage.locks(1).await?;
+            let clients = vec![client; how_many];
+            // Neither a session nor its lock is left.
+            let closed = "SELECT -greatest(count(*), (SELECT count(*) FROM lock_entry))
+                            FROM lock_session";
+            let row = self.counted(CLOSE, clients, sessions, pace, closed).await?;
+            self.report.add(row);
+        }
+        if self.wanted(ACQUIRE) {
+            let ids = self.stage.sessions(how_many).await?;
+            let locks = LockStore::new(self.stage.database.clone());
+            let clients = ids.iter().map(|id| Acquires::new(locks.clone(), *id));
+            let drawn = "SELECT last_value - 1 + is_called::int FROM fencing_token_seq";
+            let row = self.counted(ACQUIRE, clients.collect(), how_many, pace, drawn);
+            let row = row.await?;
+            self.stage
+                .has_counted("SELECT count(*) FROM lock_entry", 0, 0)
+                .await?;
+            self.report.add(row);
+        }
+        if self.wanted(RENEW) {
+            let ids = self.stage.sessions(how_many).await?;
+            let locks = LockStore::new(self.stage.database.clone());
+            let mut clients = Vec::new();
+            for id in ids.iter() {
+                clients.push(Renews::new(locks.clone(), *id).await?);
+            }
+            let renewed = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'lock_entry'";
+            let row = self
+                .counted(RENEW, clients, how_many, pace, renewed)
+                .await?;
+            self.report.add(row);
+        }
+        Ok(())
     }
 
     async fn component(
@@ -238,7 +324,7 @@ impl Bench {
                 sessions: ids.clone(),
             })
             .collect();
-        self.durable(what, clients, sessions, pace).await.map(drop)
+        self.durable(what, clients, sessions, pace).await
     }
 
     async fn native(&mut self, clients: usize) -> Result<()> {
@@ -254,9 +340,7 @@ impl Bench {
                 deadline: Limits::default().deadline,
             })
             .collect();
-        self.durable(NATIVE, clients, sessions, self.pace())
-            .await
-            .map(drop)
+        self.durable(NATIVE, clients, sessions, self.pace()).await
     }
 
     async fn http(&mut self, how_many: usize) -> Result<()> {
@@ -270,9 +354,7 @@ impl Bench {
         for _ in 0..how_many {
             clients.push(Http::connect(server.address, ids.clone()).await?);
         }
-        self.durable(HTTP, clients, sessions, self.pace())
-            .await
-            .map(drop)
+        self.durable(HTTP, clients, sessions, self.pace()).await
     }
 
     async fn pgbench(&mut self, clients: usize) -> Result<()> {
@@ -284,13 +366,15 @@ impl Bench {
         };
         let sessions = self.arguments.sessions;
         self.stage.sessions(sessions).await?;
-        let (updates, _) = self.stage.updates().await?;
+        let updates = self.stage.count(UPDATES).await?;
         let (url, pace, folder) = (self.stage.url(), self.pace(), self.scratch.clone());
         let measured = tokio::task::spawn_blocking(move || {
             peers::pgbench(&program, &url, clients, sessions, pace, &folder)
         })
         .await??;
-        self.stage.has_updated(updates, measured.answers).await?;
+        self.stage
+            .has_counted(UPDATES, updates, measured.answers)
+            .await?;
         self.report.add(Row {
             what: PGBENCH.to_owned(),
             clients,
@@ -438,20 +522,13 @@ impl Bench {
         }
         for locks in [1, 10, 100, 1000] {
             let ids = self.stage.sessions(20).await?;
-            self.stage
-                .execute(&format!(
-                    "INSERT INTO lock_entry
-                     SELECT session_id || '-' || n, 'bench', session_id,
-                            nextval('fencing_token_seq'), now(), expires_at
-                       FROM lock_session, generate_series(1, {locks}) AS n"
-                ))
-                .await?;
+            self.stage.locks(locks).await?;
             let mut took = Vec::new();
             for id in ids.iter() {
                 let began = Instant::now();
                 let closed = self.registry.close_session(&id.to_string()).await?;
                 took.push(began.elapsed());
-                anyhow::ensure!(closed.locks_released == locks, "{closed:?}");
+                anyhow::ensure!(closed.locks_released as usize == locks, "{closed:?}");
             }
             took.sort_unstable();
             self.report.note(format!(
@@ -477,7 +554,7 @@ impl Bench {
                    FROM generate_series(1, {sessions})"
             ))
             .await?;
-        let (updates, _) = self.stage.updates().await?;
+        let updates = self.stage.count(UPDATES).await?;
         let locks = LockStore::new(self.stage.database.clone());
         let began = Instant::now();
         let reaper = tokio::spawn(locks.reap_every(Duration::from_secs(1)));
@@ -494,7 +571,9 @@ impl Bench {
         let (measured, took) = tokio::try_join!(load::run(clients, self.pace()), reaped)?;
         reaper.abort();
         self.reconnect()?;
-        self.stage.has_updated(updates, measured.answers).await?;
+        self.stage
+            .has_counted(UPDATES, updates, measured.answers)
+            .await?;
         self.report.note(format!(
             "{sessions} dead sessions are reaped in {took:.2?} beside 64 clients, which get {:.0} \
              heartbeats a second, p99 {:.2?}",

@@ -20,7 +20,7 @@ use crate::load::Client;
 use crate::stage::Stage;
 
 /// Longer than any run.
-const TTL: Duration = Duration::from_secs(3600);
+pub const TTL: Duration = Duration::from_secs(3600);
 
 fn any(sessions: &[Uuid]) -> Uuid {
     sessions[fastrand::usize(..sessions.len())]

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use tenure::postgres::private::{DATABASE, PrivateCluster};
 use tenure::{Database, DatabaseOptions, PinnedStatements};
 use tokio_postgres::{Client, NoTls};
@@ -12,6 +12,13 @@ use uuid::Uuid;
 
 /// What a session's id is made from, so that `pgbench` can make it too.
 pub const ID: &str = "md5(n::text)::uuid";
+
+/// The rows of sessions that PostgreSQL has updated by its own count.
+pub const UPDATES: &str =
+    "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'lock_session'";
+/// Those of them that touched no index.
+pub const HOT_UPDATES: &str =
+    "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'lock_session'";
 
 pub struct Stage {
     cluster: PrivateCluster,
@@ -100,36 +107,34 @@ impl Stage {
         Ok(())
     }
 
-    /// How many rows of sessions PostgreSQL has updated by its own count, and how many of
-    /// them without touching an index.
-    pub async fn updates(&self) -> Result<(i64, i64)> {
-        let row = self
-            .client
-            .query_one(
-                "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
-                  WHERE relname = 'lock_session'",
-                &[],
-            )
-            .await?;
-        Ok((row.get(0), row.get(1)))
+    /// So many locks for each session there is.
+    pub async fn locks(&self, each: usize) -> Result<()> {
+        self.execute(&format!(
+            "INSERT INTO lock_entry
+             SELECT session_id || '-' || n, 'bench', session_id,
+                    nextval('fencing_token_seq'), now(), expires_at
+               FROM lock_session, generate_series(1, {each}) AS n"
+        ))
+        .await
     }
 
-    /// Fails unless PostgreSQL has counted so many updates more than `before`. A backend
-    /// tells its count with some delay.
-    pub async fn has_updated(&self, before: i64, answers: u64) -> Result<()> {
+    /// The one number that a query asks for.
+    pub async fn count(&self, query: &str) -> Result<i64> {
+        Ok(self.client.query_one(query, &[]).await?.get(0))
+    }
+
+    /// Fails unless a query counts so many more than `before`. A backend tells its statistics
+    /// with some delay.
+    pub async fn has_counted(&self, query: &str, before: i64, answers: u64) -> Result<()> {
         let mut counted = 0;
         for _ in 0..300 {
-            counted = self.updates().await?.0 - before;
+            counted = self.count(query).await? - before;
             if counted == answers as i64 {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        ensure!(
-            counted == answers as i64,
-            "{answers} heartbeats were answered, and PostgreSQL counts {counted} updates"
-        );
-        Ok(())
+        bail!("there were {answers} answers, and PostgreSQL counts {counted}: {query}")
     }
 
     /// Processor time that PostgreSQL has used.
