@@ -277,6 +277,39 @@ async fn a_waiting_caller_that_gives_up_is_told_who_holds_the_lock() {
 }
 
 #[tokio::test]
+async fn a_caller_that_does_not_wait_tries_once_and_one_that_does_once_more_at_the_end() {
+    let (database, host) = set_up().await;
+    let (holder, other) = (host.open(LONG).await, host.open(LONG).await);
+    let _ = host.lock("k", &holder).await;
+    database.count_attempts().await;
+    let given_up = async |give_up: bool| {
+        let give_up = async move {
+            if !give_up {
+                tokio::task::yield_now().await;
+            }
+        };
+        host.locks
+            .acquire_until(&key("k"), &other, LONG, give_up)
+            .await
+    };
+
+    let at_once = host
+        .locks
+        .acquire(&key("k"), &other, LONG, Duration::ZERO)
+        .await;
+    assert!(matches!(at_once, Ok(Acquired::Held(_))), "{at_once:?}");
+    assert_eq!(database.attempts().await, 1);
+
+    let before = given_up(true).await;
+    assert!(matches!(before, Ok(Acquired::Held(_))), "{before:?}");
+    assert_eq!(database.attempts().await, 2);
+
+    let later = given_up(false).await;
+    assert!(matches!(later, Ok(Acquired::Held(_))), "{later:?}");
+    assert_eq!(database.attempts().await, 4);
+}
+
+#[tokio::test]
 async fn a_waiting_caller_whose_session_is_gone_waits_no_longer() {
     let (_database, host) = set_up().await;
     let holder = host.open(LONG).await;

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::support::database::TestDatabase;
 use crate::support::host::{Host, LONG, key, lifecycle};
-use crate::support::proxy::Weather;
+use crate::support::proxy::{Proxy, Weather};
 
 fn is_contention<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
     match answer {
@@ -341,6 +341,56 @@ async fn a_connection_that_fell_silent_is_not_used_again() {
     assert_eq!(host.locks.count_of(&session).await, Ok(2));
     let after: i32 = database.scalar(&backend).await;
     assert_ne!(before, after);
+}
+
+/// So it is one round trip, and a caller that goes away leaves nothing half done.
+#[tokio::test]
+async fn a_transaction_is_sent_whole_before_any_of_it_is_answered() {
+    let database = TestDatabase::create().await;
+    let proxy = database.proxy().await;
+    let pool = Database::new(proxy.url(), &options(1, LONG)).unwrap();
+    let host = Host::on(pool, lifecycle());
+    let (j, k) = (host.open(LONG).await, host.open(LONG).await);
+    let session = |name| if name == "j" { &j } else { &k };
+
+    let take = async |name| {
+        let taken = host.locks.try_insert(&key(name), session(name), LONG).await;
+        taken.map(drop)
+    };
+    let granted = "SELECT count(*) FROM lock_entry WHERE lock_key = 'k'";
+    is_sent_whole(&database, &proxy, take, granted).await;
+
+    let revoke = async |name| {
+        let (name, reason) = (key(name), "stuck for hours");
+        let revoked = host.locks.revoke(&name, "carol", reason, None).await;
+        revoked.map(drop)
+    };
+    let recorded = "SELECT count(*) FROM lock_revocation WHERE lock_key = 'k'";
+    is_sent_whole(&database, &proxy, revoke, recorded).await;
+
+    let close = async |name| {
+        let closed = host.registry.close_session(session(name));
+        closed.await.map(drop)
+    };
+    let gone = format!("SELECT 1 - count(*) FROM lock_session WHERE session_id = '{k}'");
+    is_sent_whole(&database, &proxy, close, &gone).await;
+}
+
+/// A call on `k` is done although nothing is answered.
+async fn is_sent_whole(
+    database: &TestDatabase,
+    proxy: &Proxy,
+    call: impl AsyncFn(&'static str) -> Result<(), Error>,
+    done: &str,
+) {
+    proxy.set(Weather::Clear);
+    // The statements are prepared from here on.
+    call("j").await.unwrap();
+    proxy.set(Weather::HalfOpen);
+    tokio::select! {
+        answer = call("k") => panic!("it was answered: {answer:?}"),
+        () = database.until(1, done) => {}
+    }
 }
 
 // Connections that are not as they should be.

@@ -110,6 +110,23 @@ async fn a_waiter_that_waits_in_vain_is_told_who_has_the_lock() {
 }
 
 #[tokio::test]
+async fn a_caller_that_does_not_wait_tries_once() {
+    let server = Server::start().await;
+    let (alice, bob) = (server.open("alice").await, server.open("bob").await);
+    let _ = server.lock("a", &alice).await;
+    server.database.count_attempts().await;
+
+    let answer = waiting(&server, &bob, 0).send().await;
+    answer.is_error(409, "LOCK_CONTENDED");
+    assert_eq!(server.database.attempts().await, 1);
+
+    // One that waits has a last try after its wait.
+    let answer = waiting(&server, &bob, 1).send().await;
+    answer.is_error(409, "LOCK_CONTENDED");
+    assert!(server.database.attempts().await > 2);
+}
+
+#[tokio::test]
 async fn a_waiter_whose_session_dies_is_told_so() {
     let server = Server::start().await;
     let alice = server.open("alice").await;

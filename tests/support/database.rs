@@ -155,6 +155,27 @@ impl TestDatabase {
         .await
     }
 
+    /// Counts the attempts to take a lock from now on, those that are granted nothing too.
+    pub async fn count_attempts(&self) {
+        self.execute(
+            "CREATE SEQUENCE attempts MINVALUE 0;
+             CREATE FUNCTION count_attempt() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 PERFORM nextval('attempts');
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER attempt AFTER INSERT ON lock_entry FOR EACH STATEMENT
+                 EXECUTE FUNCTION count_attempt()",
+        )
+        .await;
+    }
+
+    /// How many there were so far.
+    pub async fn attempts(&self) -> i64 {
+        self.scalar("SELECT last_value + is_called::int FROM attempts")
+            .await
+    }
+
     /// Waits until the hosts' connections have nothing to do and are in no transaction.
     pub async fn until_hosts_are_idle(&self) {
         self.until(

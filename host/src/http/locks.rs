@@ -98,6 +98,9 @@ pub(super) async fn acquire(
     let wait = json::millis("waitMillis", request.wait_millis, Duration::ZERO, WAIT)?;
     let mut stopping = app.stopping.clone();
     let give_up = async move {
+        if wait.is_zero() {
+            return;
+        }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stopping.wait_for(|stopping| *stopping) => {}

@@ -8,6 +8,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::sleep;
 use tokio_postgres::{Error as PgError, Row};
 use uuid::Uuid;
@@ -93,8 +94,8 @@ impl LockStore {
     }
 
     /// As [`try_insert`](Self::try_insert), but while the key is held, tries again for up to
-    /// `wait`, with growing and jittered pauses. There is no queue: of several waiters any
-    /// may be next.
+    /// `wait`, with growing and jittered pauses, and one last time at the end of it. There is
+    /// no queue: of several waiters any may be next. With a `wait` of zero it tries once.
     ///
     /// Waiting does not keep the session alive; its heartbeats do.
     pub async fn acquire(
@@ -104,11 +105,17 @@ impl LockStore {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Acquired, Error> {
-        self.acquire_until(key, session, ttl, sleep(wait)).await
+        let over = async {
+            // A sleep of no time takes some.
+            if !wait.is_zero() {
+                sleep(wait).await;
+            }
+        };
+        self.acquire_until(key, session, ttl, over).await
     }
 
     /// As [`acquire`](Self::acquire), but waits until `give_up` resolves, and then tries one
-    /// last time.
+    /// last time. If it has resolved at the start, there is one attempt.
     pub async fn acquire_until(
         &self,
         key: &LockKey,
@@ -118,7 +125,7 @@ impl LockStore {
     ) -> Result<Acquired, Error> {
         let mut give_up = pin!(give_up);
         let mut pause = FIRST_PAUSE;
-        let mut last = false;
+        let mut last = give_up.as_mut().now_or_never().is_some();
         loop {
             let answer = self.try_insert(key, session, ttl).await;
             let again = match &answer {
