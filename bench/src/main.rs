@@ -100,7 +100,7 @@ const MOST_LEASES: usize = 10_000;
 const MOST_CONNECTIONS: usize = 90;
 
 /// Sessions to be closed, for each second of that: more than can be.
-const CLOSES_A_SECOND: usize = 20_000;
+const CLOSES_A_SECOND: usize = 40_000;
 
 /// As many as `--policy-instances reuse` allows.
 const CALLS_PER_INSTANCE: u32 = 100;
