@@ -691,7 +691,10 @@ async fn a_heartbeat_that_commits_under_the_reapers_eyes_wins() {
     database.expire(&session).await;
     let reaper = database.begin("").await;
     let found = reaper
-        .query(sql::REAP_FIND, &[&0_i64, &1024_i64, &(REAP_BATCH as i64)])
+        .query(
+            sql::REAP_FIND,
+            &[&"(0,0)", &"(1024,0)", &(REAP_BATCH as i64)],
+        )
         .await;
     assert_eq!(found.unwrap().len(), 1);
 
