@@ -7,59 +7,9 @@ use fastrand::Rng;
 use serde_json::json;
 
 use super::client::Server;
+use crate::support::odd::{encoded, text};
 
 const ROUNDS: usize = 300;
-
-/// Characters that somebody has stumbled over, and any others.
-fn text(rng: &mut Rng) -> String {
-    const ODD: &[char] = &[
-        '\0',
-        '\n',
-        '\r',
-        '\t',
-        '\u{7f}',
-        '\u{85}',
-        '\u{a0}',
-        ' ',
-        '"',
-        '\\',
-        '\'',
-        '/',
-        '%',
-        '?',
-        '#',
-        ':',
-        '.',
-        '_',
-        '-',
-        ';',
-        '{',
-        '\u{feff}',
-        '\u{200b}',
-        '\u{202e}',
-        '\u{2028}',
-        '\u{d7ff}',
-        '\u{e000}',
-        '\u{fffd}',
-        '\u{ffff}',
-        '\u{1F512}',
-        '\u{10ffff}',
-        '\u{301}',
-    ];
-    let longest = *rng.choice(&[1, 3, 64, 65, 128, 129, 5000]).unwrap();
-    let length = rng.usize(0..=longest);
-    (0..length)
-        .map(|_| match rng.u8(..4) {
-            0 => *rng.choice(ODD).unwrap(),
-            1 => rng.char(..),
-            _ => rng.alphanumeric(),
-        })
-        .collect()
-}
-
-fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
-}
 
 #[tokio::test]
 async fn any_text_is_taken_or_refused_by_name() {
@@ -73,7 +23,7 @@ async fn any_text_is_taken_or_refused_by_name() {
     let session = server.open("alice").await;
     let mut taken = [0; 2];
     for _ in 0..ROUNDS {
-        let text = text(&mut rng);
+        let text = text(&mut rng, &[1, 3, 64, 65, 128, 129, 5000]);
 
         let opened = server
             .post("/v1/sessions", json!({ "ownerId": text }))
