@@ -419,7 +419,7 @@ async fn idle(server: &Server, connections: usize) -> Vec<TcpStream> {
 
 #[tokio::test]
 async fn thousands_of_idle_connections_harm_nobody() {
-    const IDLE: usize = 3000;
+    const IDLE: usize = 2000;
     // They take as many handles here, besides those of the tests beside this one.
     let mut limit = libc::rlimit {
         rlim_cur: 0,
