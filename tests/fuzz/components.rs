@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tenure::policy::LIFECYCLE;
-use tenure::policy::conformance::{Inspection, Model};
+use tenure::policy::conformance::{self, Inspection, Model, Settings};
 use tenure::{Error, Limits, Policy, PolicyEngine, PolicyOptions, Profile, SessionRegistry};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -134,6 +134,16 @@ async fn reached(engine: &PolicyEngine, component: &[u8]) -> Reached {
     }
 }
 
+/// What `tenure policy check` does with a component.
+fn checked(rng: &mut Rng, component: &[u8], reached: Reached) {
+    let mut settings = Settings::default();
+    settings.seed = rng.u64(..);
+    settings.operations = 20;
+    settings.options.profile = Profile::Interpreted;
+    let report = conformance::check(&settings, component);
+    assert!(!report.passed() || reached >= Reached::Loaded);
+}
+
 #[tokio::test]
 async fn a_broken_component_is_refused_or_bounded() {
     let mut limits = Limits::default();
@@ -149,9 +159,12 @@ async fn a_broken_component_is_refused_or_bounded() {
             .build()
             .unwrap();
         let before = panics();
-        for mut rng in rounds("components", 150) {
+        for mut rng in rounds("components", 120) {
             let component = mutated(&mut rng);
             let reached = runtime.block_on(reached(&engine, &component));
+            if rng.u8(..4) == 0 {
+                checked(&mut rng, &component, reached);
+            }
             assert_eq!(panics(), before);
             done.send(reached).unwrap();
         }
