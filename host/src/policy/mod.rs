@@ -14,6 +14,7 @@ mod fault;
 mod limits;
 mod log;
 mod metadata;
+mod nesting;
 mod profile;
 mod record;
 mod slot;
@@ -112,6 +113,7 @@ impl Policy {
         if Engine::detect_precompiled(component).is_some() {
             return Err(LoadError::Precompiled);
         }
+        nesting::check(component).map_err(LoadError::NotAComponent)?;
         let inner = &engine.inner;
         let compiled = Component::from_binary(&inner.engine, component)
             .map_err(|error| LoadError::NotAComponent(format!("{error:#}")))?;
