@@ -222,7 +222,7 @@ async fn a_server_that_cannot_show_who_it_is_is_refused() {
     ] {
         let database = Database::new(&url, &options).unwrap();
         let migrated = match database.migrate().await.unwrap_err() {
-            MigrationError::Store(error) => error,
+            MigrationError::Unreachable(error) => error,
             other => panic!("{other:?}"),
         };
         for error in [database.ping().await.unwrap_err(), migrated] {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tenure::postgres::{REAP_BATCH, sql};
-use tenure::{Acquired, Error, Heartbeat, Reaped, Renewed, Revoked, SessionId};
+use tenure::{Acquired, Closed, Error, Heartbeat, Reaped, Renewed, Revoked, SessionId};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
@@ -42,6 +42,11 @@ fn spawn_pinned_heartbeat(client: Client, session: &SessionId) -> JoinHandle<u64
 fn spawn_heartbeat(host: &Host, session: &SessionId) -> JoinHandle<Result<Heartbeat, Error>> {
     let (registry, session) = (host.registry.clone(), session.clone());
     tokio::spawn(async move { registry.heartbeat(&session, LONG).await })
+}
+
+fn spawn_close(host: &Host, session: &SessionId) -> JoinHandle<Result<Closed, Error>> {
+    let (registry, session) = (host.registry.clone(), session.clone());
+    tokio::spawn(async move { registry.close_session(&session).await })
 }
 
 fn spawn_try_insert(
@@ -231,10 +236,7 @@ async fn a_close_counts_the_grant_that_was_under_way_before_it() {
 
     let grant = spawn_try_insert(&host, "b", &session);
     database.until_somebody_waits(1).await;
-    let close = tokio::spawn({
-        let (registry, session) = (host.registry.clone(), session.clone());
-        async move { registry.close_session(&session).await }
-    });
+    let close = spawn_close(&host, &session);
     database.until_somebody_waits(2).await;
     gate.open().await;
 
@@ -251,10 +253,7 @@ async fn a_grant_that_comes_while_its_session_closes_is_refused() {
     let _ = host.lock("a", &session).await;
     let gate = Gate::shut(&database, "BEFORE DELETE ON lock_session FOR EACH ROW").await;
 
-    let close = tokio::spawn({
-        let (registry, session) = (host.registry.clone(), session.clone());
-        async move { registry.close_session(&session).await }
-    });
+    let close = spawn_close(&host, &session);
     database.until_somebody_waits(1).await;
     let grant = spawn_try_insert(&host, "b", &session);
     database.until_somebody_waits(2).await;
@@ -296,10 +295,7 @@ async fn a_lock_that_was_counted_by_a_close_is_not_released_after_it() {
     let grant = host.lock("a", &session).await;
     let gate = Gate::shut(&database, "BEFORE DELETE ON lock_session FOR EACH ROW").await;
 
-    let close = tokio::spawn({
-        let (registry, session) = (host.registry.clone(), session.clone());
-        async move { registry.close_session(&session).await }
-    });
+    let close = spawn_close(&host, &session);
     database.until_somebody_waits(1).await;
     let release = tokio::spawn({
         let locks = host.locks.clone();
@@ -327,10 +323,7 @@ async fn a_close_does_not_count_what_is_released_or_taken_over_before_it() {
         ))
         .await;
 
-    let close = tokio::spawn({
-        let (registry, session) = (host.registry.clone(), session.clone());
-        async move { registry.close_session(&session).await }
-    });
+    let close = spawn_close(&host, &session);
     database.until_somebody_waits(1).await;
     under_way.batch_execute("COMMIT").await.unwrap();
 
@@ -691,7 +684,10 @@ async fn a_heartbeat_that_commits_under_the_reapers_eyes_wins() {
     database.expire(&session).await;
     let reaper = database.begin("").await;
     let found = reaper
-        .query(sql::REAP_FIND, &[&0_i64, &1024_i64, &(REAP_BATCH as i64)])
+        .query(
+            sql::REAP_FIND,
+            &[&"(0,0)", &"(1024,0)", &(REAP_BATCH as i64)],
+        )
         .await;
     assert_eq!(found.unwrap().len(), 1);
 

@@ -47,7 +47,8 @@ impl PgBouncer {
             &format!(
                 "[databases]\nlocks = {}\n[pgbouncer]\nauth_type = any\nlisten_addr =\n\
                  unix_socket_dir = {sockets}\n{settings}\n",
-                way.url()
+                // Which PgBouncer does not know.
+                way.url().replace("sslmode=disable", "")
             ),
         );
         let mut command = Command::new("pgbouncer");

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures_util::future::{self, Either};
+use tenure::policy::conformance::{self, Settings};
 use tenure::policy::{LIFECYCLE, LoadError};
 use tenure::postgres::{Statements, StoreError};
 use tenure::{
@@ -690,6 +691,40 @@ fn what_is_no_component_is_not_loaded() {
         let error = load(bytes);
         assert!(matches!(error, LoadError::NotAComponent(_)), "{error}");
         assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// What is nested so deep takes a minute to validate and to compile, and longer by the square
+/// of its depth.
+#[test]
+fn components_that_are_nested_very_deep_are_refused_at_once() {
+    const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+    const COMPONENT_SECTION: u8 = 4;
+    let nested = |depth: usize| {
+        (0..depth).fold(EMPTY.to_vec(), |inner, _| {
+            let mut length = inner.len();
+            let mut outer = EMPTY.to_vec();
+            outer.push(COMPONENT_SECTION);
+            while length >= 0x80 {
+                outer.push(length as u8 | 0x80);
+                length >>= 7;
+            }
+            outer.push(length as u8);
+            outer.extend(inner);
+            outer
+        })
+    };
+    for (depth, complaint) in [
+        (100, "session-registry"),
+        (101, "nested more than 100 deep"),
+        (20_000, "nested more than 100 deep"),
+    ] {
+        let component = nested(depth);
+        let error = load(&component).to_string();
+        assert!(error.contains(complaint), "{error}");
+        let checked = conformance::check(&Settings::default(), &component);
+        let error = checked.failures().next().unwrap().1.got.clone();
+        assert!(error.contains(complaint), "{error}");
     }
 }
 

@@ -1,5 +1,8 @@
 //! What a call of a policy costs beside the database: heartbeats on statements that answer
 //! at once. `cargo bench -p tenure --bench policy_call [-- FILE.wasm]`
+//!
+//! `CALLS=n valgrind --tool=callgrind PROGRAM` makes so many calls and no more, on fresh
+//! instances: the instructions of a call are the difference between two such numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -45,28 +48,45 @@ async fn main() {
         Some(path) => fs::read(path).unwrap(),
         None => LIFECYCLE.to_vec(),
     };
+    if let Ok(calls) = env::var("CALLS") {
+        let registry = registry(&component, 1);
+        for _ in 0..calls.parse().unwrap() {
+            beat(&registry).await;
+        }
+        return;
+    }
     for calls_per_instance in [1, 100] {
         measure(&component, calls_per_instance).await;
     }
 }
 
-async fn measure(component: &[u8], calls_per_instance: u32) {
+const SESSION: &str = "b2c5d5d8-7d1e-4c3a-9f5e-0d9a6a1c7e42";
+
+fn registry(component: &[u8], calls_per_instance: u32) -> SessionRegistry {
     let mut limits = Limits::default();
     limits.calls_per_instance = calls_per_instance;
+    // There is one at a time; and what runs this under valgrind has little address space.
+    limits.calls_in_flight = 2;
     let engine = PolicyEngine::new(limits).unwrap();
     let mut options = PolicyOptions::default();
     options.profile = Profile::Interpreted;
     let policy = Policy::load_with(&engine, component, &options).unwrap();
-    let registry = SessionRegistry::new(policy, Arc::new(AtOnce));
-    let session = Uuid::new_v4().to_string();
-    let ttl = Duration::from_secs(15);
+    SessionRegistry::new(policy, Arc::new(AtOnce))
+}
 
+async fn beat(registry: &SessionRegistry) {
+    let beat = registry.heartbeat(SESSION, Duration::from_secs(15)).await;
+    assert!(beat.unwrap().is_alive());
+}
+
+async fn measure(component: &[u8], calls_per_instance: u32) {
+    let registry = registry(component, calls_per_instance);
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let began = Instant::now();
         let mut calls = 0;
         while began.elapsed() < ROUND {
-            assert!(registry.heartbeat(&session, ttl).await.unwrap().is_alive());
+            beat(&registry).await;
             calls += 1;
         }
         rounds.push(began.elapsed() / calls);

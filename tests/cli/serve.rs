@@ -3,14 +3,17 @@
 use std::fs;
 use std::io::PipeWriter;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::SECRET;
 use crate::http::auth::status;
 use crate::support::database::TestDatabase;
+use crate::support::host::LONG;
 use crate::support::program::{Folder, Server, answer, complaint, tenure, until};
 use crate::support::server::tell;
 
@@ -382,4 +385,95 @@ async fn it_serves_whether_or_not_anybody_reads_what_it_prints() {
         let status = until("its end", || child.try_wait().unwrap());
         assert!(status.success(), "{status}");
     }
+}
+
+/// A server that is to begin with these limits of file handles, the soft one and the hard one.
+fn with_handles(database: &TestDatabase, soft: u64, hard: u64) -> Command {
+    let mut command = tenure(["serve", "--listen", "127.0.0.1:0"]);
+    command.args(["--database-url", &database.url()]);
+    // SAFETY: the call between fork and exec is one that may be made there.
+    unsafe {
+        command.pre_exec(move || {
+            let limit = libc::rlimit {
+                rlim_cur: soft,
+                rlim_max: hard,
+            };
+            match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    command
+}
+
+/// So many connections that ask for nothing.
+async fn idle(server: &Server, connections: usize) -> Vec<TcpStream> {
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..connections {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    idle
+}
+
+#[tokio::test]
+async fn thousands_of_idle_connections_harm_nobody() {
+    const IDLE: usize = 2000;
+    // They take as many handles here, besides those of the tests beside this one.
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both look at no other memory than the limit.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_max.min(10_000);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+    let database = TestDatabase::create_empty().await;
+    let server = Server::spawn(&mut with_handles(&database, 256, limit.rlim_max));
+    server.logged("file_handles_raised", &json!({ "from": 256 }));
+
+    let others = idle(&server, IDLE).await;
+
+    let session = server.open("me", 60_000).await;
+    server.lock("k", &session).await;
+    drop(others);
+    server.stop();
+}
+
+#[tokio::test]
+async fn with_few_file_handles_there_are_few_connections_and_the_database_has_its_own() {
+    let database = TestDatabase::create_empty().await;
+    let server = Server::spawn(&mut with_handles(&database, 200, 200));
+    let text = "connections_limited: further ones wait; raise the hard limit of file handles \
+                (ulimit -Hn)";
+    let logged = server.logged(text, &json!({ "handles": 200 }));
+    let connections = usize::try_from(logged["connections"].as_u64().unwrap()).unwrap();
+
+    // All but one, on which statements run, and that needs connections to the database.
+    let mut others = idle(&server, connections - 1).await;
+    let opened = timeout(LONG, server.open("me", 60_000)).await;
+    let session = opened.expect("there is a connection, before the others are given up");
+    let beats = (0..20).map(|_| {
+        let beat = format!("/v1/sessions/{session}/heartbeat?count=true");
+        let server = &server;
+        async move { server.post(&beat, json!({})).await }
+    });
+    // More than there may be wait, until the others end.
+    others.extend(idle(&server, connections).await);
+    let beats = futures_util::future::join_all(beats);
+    let (beats, ()) = tokio::join!(beats, async { drop(others) });
+    for (status, beat) in beats {
+        assert_eq!(status, 200, "{beat}");
+    }
+    server.stop();
+}
+
+#[tokio::test]
+async fn too_few_file_handles_are_refused_with_their_number() {
+    let database = TestDatabase::create_empty().await;
+    let error = complaint(&mut with_handles(&database, 90, 90), 1);
+    assert!(error.contains("90 file handles are too few"), "{error}");
 }

@@ -4,61 +4,29 @@
 use std::env;
 
 use fastrand::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
+use tenure::http::MAX_BODY;
 
-use super::client::Server;
+use super::client::{Answer, Server};
+use crate::support::odd::{encoded, text};
 
 const ROUNDS: usize = 300;
 
-/// Characters that somebody has stumbled over, and any others.
-fn text(rng: &mut Rng) -> String {
-    const ODD: &[char] = &[
-        '\0',
-        '\n',
-        '\r',
-        '\t',
-        '\u{7f}',
-        '\u{85}',
-        '\u{a0}',
-        ' ',
-        '"',
-        '\\',
-        '\'',
-        '/',
-        '%',
-        '?',
-        '#',
-        ':',
-        '.',
-        '_',
-        '-',
-        ';',
-        '{',
-        '\u{feff}',
-        '\u{200b}',
-        '\u{202e}',
-        '\u{2028}',
-        '\u{d7ff}',
-        '\u{e000}',
-        '\u{fffd}',
-        '\u{ffff}',
-        '\u{1F512}',
-        '\u{10ffff}',
-        '\u{301}',
-    ];
-    let longest = *rng.choice(&[1, 3, 64, 65, 128, 129, 5000]).unwrap();
-    let length = rng.usize(0..=longest);
-    (0..length)
-        .map(|_| match rng.u8(..4) {
-            0 => *rng.choice(ODD).unwrap(),
-            1 => rng.char(..),
-            _ => rng.alphanumeric(),
-        })
-        .collect()
-}
-
-fn encoded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+/// A string of JSON, some characters of which are escaped, those beyond the first plane as a
+/// pair of surrogates.
+fn spelled(rng: &mut Rng, text: &str) -> String {
+    let mut json = "\"".to_owned();
+    for character in text.chars() {
+        if rng.u8(..4) == 0 {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                json.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            let quoted = Value::from(character.to_string()).to_string();
+            json.push_str(&quoted[1..quoted.len() - 1]);
+        }
+    }
+    json + "\""
 }
 
 #[tokio::test]
@@ -73,15 +41,20 @@ async fn any_text_is_taken_or_refused_by_name() {
     let session = server.open("alice").await;
     let mut taken = [0; 2];
     for _ in 0..ROUNDS {
-        let text = text(&mut rng);
+        let text = text(&mut rng, &[1, 3, 64, 65, 128, 129, 5000, 20_000]);
 
+        let body = format!(r#"{{"ownerId":{}}}"#, spelled(&mut rng, &text));
         let opened = server
-            .post("/v1/sessions", json!({ "ownerId": text }))
+            .request("POST", "/v1/sessions")
+            .text(body.as_str())
+            .send_as_is()
             .await;
         let readable = !text.trim().is_empty()
             && text.chars().count() <= 64
             && !text.chars().any(char::is_control);
-        if readable {
+        if body.len() > MAX_BODY {
+            opened.is_error(413, "PAYLOAD_TOO_LARGE");
+        } else if readable {
             assert_eq!(opened.is(201)["ownerId"], *text, "{text:?}");
             taken[0] += 1;
         } else {
@@ -109,9 +82,111 @@ async fn any_text_is_taken_or_refused_by_name() {
             .send_as_is()
             .await;
         beat.blames("id");
-        let body = json!({ "sessionId": text });
-        let acquired = server.post("/v1/locks/k/acquire", body).await;
-        acquired.blames("sessionId");
+        let body = format!(r#"{{"sessionId":{}}}"#, spelled(&mut rng, &text));
+        let acquired = server.request("POST", "/v1/locks/k/acquire").text(body);
+        acquired.send_as_is().await.blames("sessionId");
     }
     assert!(taken.iter().all(|taken| *taken > 0), "{taken:?}");
+}
+
+/// A field, and a request in which its value is missing.
+type Gap = (&'static str, String, String);
+
+async fn ask(server: &Server, (_, target, body): &Gap, value: &str) -> Answer {
+    let request = server.request("POST", target);
+    let request = request.header("X-Fencing-Token", "1");
+    let body = body.replace("GAP", value);
+    request.text(body).send_as_is().await
+}
+
+#[tokio::test]
+async fn half_a_character_is_refused_by_name_wherever_it_stands() {
+    let server = Server::start().await;
+    let session = server.open("alice").await;
+    let gap = |field, target: &str, body: &str| -> Gap { (field, target.into(), body.into()) };
+    let gaps = [
+        gap("ownerId", "/v1/sessions", r#"{"ownerId":GAP}"#),
+        gap("sessionId", "/v1/locks/k/acquire", r#"{"sessionId":GAP}"#),
+        gap(
+            "sessionIds[1]",
+            "/v1/heartbeats",
+            &format!(r#"{{"sessionIds":["{session}",GAP]}}"#),
+        ),
+        gap(
+            "operator",
+            "/v1/locks/k/revoke",
+            r#"{"operator":GAP,"reason":"it was time"}"#,
+        ),
+        gap(
+            "reason",
+            "/v1/locks/k/revoke",
+            r#"{"operator":"root","reason":GAP}"#,
+        ),
+    ];
+    for gap in &gaps {
+        for half in [
+            r#""\ud83d""#,
+            r#""\udd12""#,
+            r#""\udd12\ud83d""#,
+            r#""x\ud83dx""#,
+            r#""\ud83d\n""#,
+            r#""\uDBFF\uDBFF""#,
+        ] {
+            ask(&server, gap, half).await.blames(gap.0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_number_is_whole_however_it_is_spelled() {
+    let server = Server::start().await;
+    let session = server.open("alice").await;
+    let gap = |field, target: &str, body: &str| -> Gap { (field, target.into(), body.into()) };
+    let acquire = |field: &str| format!(r#"{{"sessionId":"{session}","{field}":GAP}}"#);
+    let beat = format!("/v1/sessions/{session}/heartbeat");
+    let ttl = r#"{"ttlMillis":GAP}"#;
+    let gaps = [
+        gap(
+            "ttlMillis",
+            "/v1/sessions",
+            r#"{"ownerId":"a","ttlMillis":GAP}"#,
+        ),
+        gap("ttlMillis", &beat, ttl),
+        gap(
+            "ttlMillis",
+            "/v1/heartbeats",
+            &format!(r#"{{"sessionIds":["{session}"],"ttlMillis":GAP}}"#),
+        ),
+        gap("ttlMillis", "/v1/locks/k/acquire", &acquire("ttlMillis")),
+        gap("waitMillis", "/v1/locks/k/acquire", &acquire("waitMillis")),
+        gap("ttlMillis", "/v1/locks/k/renew", ttl),
+        gap(
+            "expectedToken",
+            "/v1/locks/k/revoke",
+            r#"{"operator":"root","reason":"it was time","expectedToken":GAP}"#,
+        ),
+    ];
+    for gap in &gaps {
+        for number in [
+            "2000.0",
+            "2e3",
+            "2E+3",
+            "20000e-1",
+            "2000.5",
+            "-2000",
+            "-0",
+            "-0.0",
+            "1e-400",
+            "1e400",
+            "-1e400",
+            "18446744073709551616",
+            "-9223372036854775809",
+            "\"2000\"",
+            "[2000]",
+            "false",
+        ] {
+            ask(&server, gap, number).await.blames(gap.0);
+        }
+    }
+    assert_eq!(server.database.sessions().await, 1);
 }

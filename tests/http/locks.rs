@@ -159,7 +159,9 @@ async fn a_lock_has_a_lease_of_1_second_to_24_hours() {
                      WHERE lock_key = 'renewed'";
     for (ttl, fits) in [
         (json!(1000), true),
+        (json!(1001), true),
         (json!(60_001), true),
+        (json!(86_399_999), true),
         (json!(86_400_000), true),
         (json!(999), false),
         (json!(86_400_001), false),
@@ -167,6 +169,8 @@ async fn a_lock_has_a_lease_of_1_second_to_24_hours() {
         (json!(-1), false),
         (json!(1.5), false),
         (json!("x"), false),
+        (json!(u32::MAX), false),
+        (json!(i64::MAX), false),
         (json!(u64::MAX), false),
         (json!(1e300), false),
     ] {

@@ -526,3 +526,39 @@ async fn the_trace_id_is_the_callers() {
         assert_eq!(answer.body["traceId"], TRACE, "{answer:?}");
     }
 }
+
+#[tokio::test]
+async fn requests_that_are_sent_ahead_are_answered_in_order_and_no_body_is_one() {
+    let server = Server::start().await;
+    let last = "GET /health/live HTTP/1.1\r\nHost: tenure\r\nConnection: close\r\n\r\n";
+    let body = "DELETE /v1/locks/a HTTP/1.1\r\nHost: tenure\r\n\r\n";
+    let with_body = |target: &str| {
+        let length = body.len();
+        format!("POST {target} HTTP/1.1\r\nHost: tenure\r\nContent-Length: {length}\r\n\r\n{body}")
+    };
+    for (first, status) in [
+        (
+            "GET /v1/locks/a HTTP/1.1\r\nHost: tenure\r\n\r\n".to_owned(),
+            200,
+        ),
+        (
+            "GET /v1/nothing HTTP/1.1\r\nHost: tenure\r\n\r\n".to_owned(),
+            404,
+        ),
+        // Read, and not.
+        (with_body("/v1/sessions"), 415),
+        (with_body("/v1/nothing"), 404),
+        (with_body("/health/live"), 405),
+    ] {
+        let mut connection = server.connect().await;
+        let all = format!("{first}{first}{last}");
+        connection.write_all(all.as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        connection.read_to_string(&mut answers).await.unwrap();
+        let statuses: Vec<u16> = answers
+            .match_indices("HTTP/1.1 ")
+            .map(|(at, found)| answers[at + found.len()..][..3].parse().unwrap())
+            .collect();
+        assert_eq!(statuses, [status, status, 200], "{all}\n-> {answers}");
+    }
+}

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::client::{SESSION_TTL, Server, millis};
 use crate::support::database::TestDatabase;
 use crate::support::host::Host;
+use crate::support::odd::encoded;
 
 fn random() -> SessionId {
     Uuid::new_v4().into()
@@ -99,13 +100,19 @@ fn ttls() -> Vec<(Value, bool)> {
     let huge: Value = serde_json::from_str("18446744073709551616").unwrap();
     vec![
         (json!(1000), true),
+        (json!(1001), true),
+        (json!(59_999), true),
         (json!(60_000), true),
         (json!(999), false),
         (json!(60_001), false),
         (json!(0), false),
         (json!(-1), false),
         (json!(1.5), false),
+        (json!(2000.5), false),
         (json!(2000.0), false),
+        (json!(u32::MAX), false),
+        (json!(u64::from(u32::MAX) + 2001), false),
+        (json!(i64::MAX), false),
         (json!("x"), false),
         (json!("2000"), false),
         (json!(true), false),
@@ -130,7 +137,7 @@ async fn a_session_has_a_ttl_of_1_to_60_seconds() {
             answer.blames("ttlMillis");
         }
     }
-    assert_eq!(server.database.sessions().await, 2);
+    assert_eq!(server.database.sessions().await, 4);
 }
 
 #[tokio::test]
@@ -383,7 +390,15 @@ async fn a_session_id_is_a_uuid_of_36_characters() {
     for id in [
         "x",
         &simple,
+        &format!("%7B{}%7D", &simple),
         &format!("%7B{session}%7D"),
+        &format!("urn:uuid:{session}"),
+        &format!("%20{session}"),
+        &format!("{session}%0A"),
+        &format!("{session}0"),
+        &session[..35],
+        &session.replace('-', "_"),
+        &session.replacen('-', "", 1).replace('-', "--"),
         &format!("{session}%00"),
         &format!("{session}%20"),
         "%F0%9F%94%92",
@@ -401,10 +416,13 @@ async fn a_session_id_is_a_uuid_of_36_characters() {
             .blames("id");
     }
 
-    // Upper case is the same id.
+    // Upper case is the same id, and so is one whose characters are encoded.
     let upper = session.to_uppercase();
-    let beat = format!("/v1/sessions/{upper}/heartbeat");
-    server.request("POST", &beat).send().await.is(200);
+    for id in [&upper, &encoded(&session)] {
+        let beat = format!("/v1/sessions/{id}/heartbeat");
+        let beat = server.request("POST", &beat).send_as_is().await;
+        beat.is(200);
+    }
     server
         .delete(&format!("/v1/sessions/{upper}"))
         .await

@@ -8,17 +8,23 @@ use axum::routing::get;
 use tenure::http::{Listener, WireLimits};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::host::LONG;
 
 const SOON: Duration = Duration::from_millis(300);
 
 async fn serve(connections: usize) -> SocketAddr {
+    let here = Router::new().route("/", get(|| async { "here" }));
+    serve_with(connections, SOON, here).await
+}
+
+async fn serve_with(connections: usize, unanswered: Duration, router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut limits = WireLimits::default();
     limits.connections = connections;
-    limits.unanswered = SOON;
-    let router = Router::new().route("/", get(|| async { "here" }));
+    limits.unanswered = unanswered;
     let listener = Listener::with_limits(listener, limits);
     tokio::spawn(axum::serve(listener, router).into_future());
     address
@@ -57,6 +63,21 @@ async fn a_connection_that_asks_for_nothing_is_closed() {
 }
 
 #[tokio::test]
+async fn an_answer_has_its_time_from_when_it_was_asked_for() {
+    // Two such parts are more than the limit, and each is far below it.
+    const LIMIT: Duration = Duration::from_secs(4);
+    const PART: Duration = Duration::from_millis(2500);
+    let slow = get(|| async {
+        sleep(PART).await;
+        "here"
+    });
+    let address = serve_with(8, LIMIT, Router::new().route("/", slow)).await;
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    sleep(PART).await;
+    is_answered(&mut connection).await;
+}
+
+#[tokio::test]
 async fn headers_that_never_end_are_given_up_however_they_drip() {
     let address = serve(8).await;
     let mut slow = TcpStream::connect(address).await.unwrap();
@@ -80,4 +101,25 @@ async fn more_connections_than_there_may_be_wait_until_others_end() {
     // Behind all of them, and served when they have had their time.
     let mut last = TcpStream::connect(address).await.unwrap();
     is_answered(&mut last).await;
+}
+
+#[tokio::test]
+async fn whoever_asks_on_and_on_and_reads_no_answer_is_cut_off() {
+    // More than the kernel holds for both sides, and far less than a server's memory.
+    const TOO_MUCH: usize = 256 << 20;
+    let address = serve(8).await;
+    let mut greedy = TcpStream::connect(address).await.unwrap();
+    let requests = b"GET / HTTP/1.1\r\nHost: tenure\r\n\r\n".repeat(1000);
+    let mut sent = 0;
+    let mut send = async || {
+        let written = timeout(LONG, greedy.write_all(&requests)).await;
+        written.expect("it may go on")
+    };
+    while send().await.is_ok() {
+        sent += requests.len();
+        assert!(sent < TOO_MUCH, "what it asks is read on and on");
+    }
+
+    let mut other = TcpStream::connect(address).await.unwrap();
+    is_answered(&mut other).await;
 }

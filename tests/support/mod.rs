@@ -3,6 +3,7 @@
 
 pub mod database;
 pub mod host;
+pub mod odd;
 pub mod program;
 pub mod proxy;
 pub mod server;

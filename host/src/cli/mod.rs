@@ -3,6 +3,7 @@
 mod admin;
 mod config;
 mod fence;
+mod handles;
 mod log;
 mod migrate;
 mod policy;

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::admin::AdminListener;
+use super::handles;
 use super::log;
 use super::policy_source;
 use super::print;
@@ -67,7 +68,7 @@ pub async fn run(matches: &ArgMatches) -> Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address}; choose another address with --listen")
     })?;
-    let mut listener = http::Listener::new(listener);
+    let mut listener = http::Listener::with_limits(listener, handles::for_clients(settings)?);
     if let Some(tls) = tls.clone() {
         listener = listener.with_tls(tls);
     }

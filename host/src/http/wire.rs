@@ -24,10 +24,12 @@ use super::tls::{Stream, Tls};
 pub struct WireLimits {
     /// The most connections. More wait in the kernel until one of these ends.
     pub connections: usize,
-    /// How long a connection may be without an answer: idle between two requests, slow to
-    /// send one, or slow to read what it is answered. Longer than the longest wait for a lock
-    /// and the time that its last attempt may take; and longer than most clients keep an idle
-    /// connection (90 s is common), so that it is they who close it, between two requests.
+    /// How long a connection may be idle between two requests; and, from the first byte of
+    /// one, how long it may be without an answer, slow to send the request, or slow to read
+    /// what it is answered. Longer than the longest wait for a lock, 30 s, and the time that two
+    /// attempts at it may take on a database that falls silent; and longer than most clients
+    /// keep an idle connection (90 s is common), so that it is they who close it, between two
+    /// requests.
     pub unanswered: Duration,
     /// How long a client may take to agree on TLS.
     pub greeting: Duration,
@@ -104,6 +106,7 @@ impl axum::serve::Listener for Listener {
             stream: Stream::new(stream, self.tls.as_ref()),
             instead: None,
             unanswered: self.limits.unanswered,
+            asked: false,
             end: Box::pin(sleep(until_answered)),
             _permit: permit,
         };
@@ -123,6 +126,8 @@ pub struct Wire {
     /// has been.
     instead: Option<(Vec<u8>, usize)>,
     unanswered: Duration,
+    /// Whether something has been read since the last answer.
+    asked: bool,
     /// When it has been without an answer for that long.
     end: Pin<Box<Sleep>>,
     /// One of so many connections.
@@ -154,6 +159,11 @@ impl Wire {
 
     /// Something of an answer has been written.
     fn answered(&mut self) {
+        self.asked = false;
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
         let end = Instant::now() + self.unanswered;
         self.end.as_mut().reset(end);
     }
@@ -219,7 +229,13 @@ impl AsyncRead for Wire {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_greeting(context))?;
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        // What follows the first byte does not count: it may drip.
+        if buffer.filled().len() > before && !self.asked {
+            self.asked = true;
+            self.begin_anew();
+        }
         self.until_the_end(context, read)
     }
 }

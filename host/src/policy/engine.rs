@@ -43,7 +43,7 @@ pub enum LoadError {
     #[error("this is precompiled code; a policy has to be a WebAssembly component (.wasm)")]
     Precompiled,
     /// The bytes are no component that fits the engine: no WebAssembly, a core module, or a
-    /// component that wants more than any profile has.
+    /// component that wants more than any profile has, or is nested more than 100 deep.
     #[error("this is no component that can be run here: {0}")]
     NotAComponent(String),
     /// The component needs more room than its profile may have, as far as that is known

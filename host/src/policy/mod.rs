@@ -15,6 +15,7 @@ mod idle;
 mod limits;
 mod log;
 mod metadata;
+mod nesting;
 mod profile;
 mod record;
 mod slot;
@@ -122,6 +123,7 @@ impl Policy {
         if Engine::detect_precompiled(component).is_some() {
             return Err(LoadError::Precompiled);
         }
+        nesting::check(component).map_err(LoadError::NotAComponent)?;
         let inner = &engine.inner;
         let compiled = Component::from_binary(&inner.engine, component)
             .map_err(|error| LoadError::NotAComponent(format!("{error:#}")))?;

@@ -103,8 +103,10 @@ impl LockStore {
                 let pages: i64 = connection.query_one(&extent, &[]).await?.try_get(0)?;
                 for _ in 0..slices {
                     let wanted = REAP_BATCH - found.len();
-                    let (to, limit) = (*from + SLICE, wanted as i64);
-                    let rows = connection.query(&find, &[from, &to, &limit]).await?;
+                    let to = *from + SLICE;
+                    let rows = connection
+                        .query(&find, &[&page(*from), &page(to), &(wanted as i64)])
+                        .await?;
                     for row in &rows {
                         found.push(row.try_get(0)?);
                     }
@@ -182,4 +184,9 @@ impl LockStore {
         }
         Ok(rows.len())
     }
+}
+
+/// Where a page begins, as PostgreSQL writes it.
+fn page(number: i64) -> String {
+    format!("({number},0)")
 }

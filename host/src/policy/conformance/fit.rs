@@ -16,6 +16,7 @@ use wit_parser::{
 use crate::policy::bindings::{COMPONENT_TYPE, SessionPolicyPre};
 use crate::policy::call::CallState;
 use crate::policy::engine::linker;
+use crate::policy::nesting;
 
 /// What a component says of itself: its types, and its imports and exports.
 pub(super) struct Declared {
@@ -32,6 +33,7 @@ impl Declared {
                     .to_owned(),
             );
         }
+        nesting::check(component)?;
         match wit_component::decode(component) {
             Ok(DecodedWasm::Component(resolve, world)) => Ok(Self { resolve, world }),
             Ok(DecodedWasm::WitPackage(..)) => {

@@ -1,5 +1,3 @@
 SELECT session_id FROM lock_session
- WHERE ctid >= format('(%s,0)', $1::bigint)::tid
-   AND ctid < format('(%s,0)', $2::bigint)::tid
-   AND expires_at <= now()
+ WHERE ctid >= $1::text::tid AND ctid < $2::text::tid AND expires_at <= now()
  LIMIT $3
