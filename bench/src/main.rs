@@ -294,6 +294,8 @@ impl Bench {
             for id in ids.iter() {
                 clients.push(Renews::new(locks.clone(), *id).await?);
             }
+            // A backend tells all of its statistics once nobody has its connection.
+            drop(locks);
             let renewed = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'lock_entry'";
             let row = self
                 .counted(RENEW, clients, how_many, pace, renewed)
