@@ -168,6 +168,53 @@ async fn what_does_not_pass_changes_nothing_and_the_error_says_why() {
     ));
 }
 
+/// A candidate whose check takes for ever.
+#[tokio::test]
+async fn a_candidate_that_sleeps_is_in_nobodys_way_back() {
+    let database = TestDatabase::create().await;
+    let mut requirements = Requirements::default();
+    requirements.patience = LONG;
+    let rollout = start(&database, requirements).await;
+    rollout.propose(candidate(STRICTER)).await.unwrap();
+    let sleeper = tokio::spawn({
+        let rollout = rollout.clone();
+        async move { rollout.propose(candidate(policies::SLEEPS)).await }
+    });
+    // Long enough for it to have its turn. The first wait of its own is for the check.
+    tokio::task::yield_now().await;
+
+    assert_eq!(rollout.current().await.policy.sha256(), digest(STRICTER));
+    let back = rollout.roll_back().await.unwrap();
+    assert_eq!(back.policy.sha256(), digest(LIFECYCLE));
+    assert!(!sleeper.is_finished(), "its check goes on");
+
+    // Nor is it in the way of another, once nobody waits for it.
+    sleeper.abort();
+    let next = rollout.propose(candidate(STRICTER)).await.unwrap();
+    assert_eq!(next.policy.sha256(), digest(STRICTER));
+}
+
+#[tokio::test]
+async fn a_check_that_does_not_end_is_failed() {
+    let database = TestDatabase::create().await;
+    let rollout = start(&database, Requirements::default()).await;
+    let mut requirements = Requirements::default();
+    requirements.patience = Duration::from_millis(500);
+    let hasty = Rollout::start(
+        patient_engine().clone(),
+        database.pool(),
+        requirements,
+        PolicyOptions::default(),
+        candidate(policies::SLEEPS),
+    )
+    .await;
+    let Err(Rejection::Nonconforming(why)) = hasty else {
+        panic!("{hasty:?}");
+    };
+    assert!(why.contains("ends in time"), "{why}");
+    assert_eq!(rollout.current().await.policy.sha256(), digest(LIFECYCLE));
+}
+
 #[tokio::test]
 async fn the_same_policy_again_changes_nothing() {
     let database = TestDatabase::create().await;

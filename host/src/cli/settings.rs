@@ -236,7 +236,7 @@ pub const SETTINGS: &[Setting] = &[
         key: POLICY_CALLS,
         default: Some("1024"),
         value_name: "NUMBER",
-        help: "The most calls of the policy at once; further ones wait",
+        help: "The most calls of the policy at once; as many more wait, and others are told to try again",
         secret: false,
     },
     Setting {
@@ -446,8 +446,9 @@ impl Settings {
             POLICY_DEADLINE,
             POLICY_CPU,
         ] {
-            if self.duration(key)?.is_zero() {
-                return Err(self.refuse(key, "it has to be longer than 0"));
+            let bounds = Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
+            if !bounds.contains(&self.duration(key)?) {
+                return Err(self.refuse(key, "it has to be from 1ms to 24h"));
             }
         }
         let session_ttl = self.duration(SESSION_TTL)?;
@@ -806,6 +807,8 @@ mod tests {
             ("--database-connections", "many"),
             ("--policy-calls", "0"),
             ("--policy-cpu", "0s"),
+            ("--policy-deadline", "1ns"),
+            ("--lock-reaper-interval", "9999years"),
             ("--policy-stack", "1"),
             ("--policy-transfer", "0"),
             ("--policy-host-calls", "0"),

@@ -10,9 +10,10 @@ mod signature;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use crate::policy::conformance::{self, Verdict};
 use crate::policy::{LoadError, Policy, PolicyEngine, PolicyOptions, PolicySlot, sha256};
@@ -67,6 +68,8 @@ pub struct Requirements {
     pub keys: Option<TrustedKeys>,
     /// How many random operations it has to get through, besides every scenario.
     pub operations: usize,
+    /// How long that may take. Other changes wait meanwhile, but for going back.
+    pub patience: Duration,
     /// When a new policy is taken out of charge again.
     pub breaker: Breaker,
 }
@@ -77,6 +80,8 @@ impl Default for Requirements {
             pins: Vec::new(),
             keys: None,
             operations: conformance::SWAP_OPERATIONS,
+            // Interpreted policies take some seconds, on a busy machine many.
+            patience: Duration::from_secs(120),
             breaker: Breaker::default(),
         }
     }
@@ -149,7 +154,9 @@ struct Inner {
     database: Database,
     requirements: Requirements,
     slot: Arc<PolicySlot>,
-    /// Taken for the time of a change, never by a call.
+    /// Taken by each change from outside, one after another.
+    turn: Mutex<()>,
+    /// Taken for a moment, or to compile what has passed before; never by a call.
     state: Mutex<State>,
 }
 
@@ -179,7 +186,7 @@ impl Rollout {
         candidate: Candidate,
     ) -> Result<Self, Rejection> {
         let number = requirements.admit(&candidate)?;
-        let policy = compile(&engine, &options, &candidate, Some(requirements.operations)).await?;
+        let policy = compile(&engine, &options, &candidate, Some(&requirements)).await?;
         requirements.note(&database, &policy, number).await?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -187,6 +194,7 @@ impl Rollout {
                 database,
                 requirements,
                 slot: Arc::new(PolicySlot::new(policy)),
+                turn: Mutex::new(()),
                 state: Mutex::new(State {
                     now: Accepted::new(candidate, options, number),
                     before: None,
@@ -240,32 +248,43 @@ impl Rollout {
         options: Option<PolicyOptions>,
     ) -> Result<Revision, Rejection> {
         let inner = &self.inner;
-        let mut state = inner.state.lock().await;
-        let now = &state.now;
-        let candidate = candidate.unwrap_or_else(|| now.candidate.clone());
-        let options = options.unwrap_or_else(|| now.options.clone());
-        if candidate.component == now.candidate.component && options == now.options {
-            return Ok(self.revision(&state));
+        let _turn = inner.turn.lock().await;
+        loop {
+            let now = {
+                let state = inner.state.lock().await;
+                let now = state.now.clone();
+                if candidate
+                    .as_ref()
+                    .is_none_or(|new| new.component == now.candidate.component)
+                    && options.as_ref().is_none_or(|new| *new == now.options)
+                {
+                    return Ok(self.revision(&state));
+                }
+                now
+            };
+            // What takes its time, and may go wrong, is not in the way of going back.
+            let changed = candidate.clone().unwrap_or(now.candidate.clone());
+            let options = options.clone().unwrap_or(now.options);
+            let number = inner.requirements.admit(&changed)?;
+            let checked = Some(&inner.requirements);
+            let policy = compile(&inner.engine, &options, &changed, checked).await?;
+            inner
+                .requirements
+                .note(&inner.database, &policy, number)
+                .await?;
+            let mut state = inner.state.lock().await;
+            if candidate.is_none() && state.now.candidate.component != changed.component {
+                // The policy whose options were to be changed has left charge meanwhile.
+                continue;
+            }
+            let accepted = Accepted::new(changed, options, number);
+            state.before = Some(std::mem::replace(&mut state.now, accepted));
+            inner.slot.swap(policy);
+            self.watch();
+            let revision = self.revision(&state);
+            announce(&revision, "policy_swapped");
+            return Ok(revision);
         }
-        let number = inner.requirements.admit(&candidate)?;
-        let policy = compile(
-            &inner.engine,
-            &options,
-            &candidate,
-            Some(inner.requirements.operations),
-        )
-        .await?;
-        inner
-            .requirements
-            .note(&inner.database, &policy, number)
-            .await?;
-        let accepted = Accepted::new(candidate, options, number);
-        state.before = Some(std::mem::replace(&mut state.now, accepted));
-        inner.slot.swap(policy);
-        self.watch();
-        let revision = self.revision(&state);
-        announce(&revision, "policy_swapped");
-        Ok(revision)
     }
 
     async fn go_back(&self, state: &mut State) -> Result<Revision, Rejection> {
@@ -369,40 +388,44 @@ fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// Compiles and checks off the asynchronous threads, which it would keep for too long.
+/// Compiles and checks on a thread of its own, which ends soon after nobody waits for it.
 async fn compile(
     engine: &PolicyEngine,
     options: &PolicyOptions,
     candidate: &Candidate,
-    operations: Option<usize>,
+    requirements: Option<&Requirements>,
 ) -> Result<Policy, Rejection> {
     let (engine, options) = (engine.clone(), options.clone());
     let component = candidate.component.clone();
-    tokio::task::spawn_blocking(move || {
-        let policy = Policy::load_with(&engine, &component, &options)?;
-        if let Some(operations) = operations {
-            conforms(&engine, &component, options, operations)?;
-        }
-        Ok(policy)
-    })
-    .await
-    .expect("loading a policy does not panic")
+    let settings = requirements.map(|requirements| conformance::Settings {
+        limits: engine.limits().clone(),
+        operations: requirements.operations,
+        options: options.clone(),
+        patience: requirements.patience,
+        ..conformance::Settings::default()
+    });
+    let (mut tell, told) = oneshot::channel();
+    thread::Builder::new()
+        .name("tenure-check".to_owned())
+        .spawn(move || {
+            let mut passes = || {
+                let policy = Policy::load_with(&engine, &component, &options)?;
+                if let Some(settings) = &settings {
+                    let given_up = tell.closed();
+                    conforms(&conformance::check_until(settings, &component, given_up))?;
+                }
+                Ok(policy)
+            };
+            let passed = passes();
+            // Whoever has gone away does not want to know.
+            let _ = tell.send(passed);
+        })
+        .map_err(|error| LoadError::Engine(error.to_string()))?;
+    told.await.expect("loading a policy does not panic")
 }
 
 /// Its failures in words, each with what it would mean.
-fn conforms(
-    engine: &PolicyEngine,
-    component: &[u8],
-    options: PolicyOptions,
-    operations: usize,
-) -> Result<(), Rejection> {
-    let settings = conformance::Settings {
-        limits: engine.limits().clone(),
-        operations,
-        options,
-        ..conformance::Settings::default()
-    };
-    let report = conformance::check(&settings, component);
+fn conforms(report: &conformance::Report) -> Result<(), Rejection> {
     let failures: Vec<_> = report
         .checks
         .iter()

@@ -34,10 +34,11 @@ mod report;
 mod scenario;
 mod stage;
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
 use tracing::subscriber::{NoSubscriber, with_default};
 
 pub use history::history;
@@ -78,6 +79,9 @@ pub struct Settings {
     pub owner: String,
     /// What the policy is loaded with.
     pub options: PolicyOptions,
+    /// How long it may take altogether. Fuel bounds what a policy computes, and not how long
+    /// it sleeps.
+    pub patience: Duration,
 }
 
 impl Default for Settings {
@@ -89,6 +93,7 @@ impl Default for Settings {
             seed: fastrand::u64(..),
             owner: "tester".to_owned(),
             options: PolicyOptions::default(),
+            patience: Duration::from_secs(10 * 60),
         }
     }
 }
@@ -98,6 +103,15 @@ impl Default for Settings {
 /// Not for a thread of an asynchronous runtime.
 #[must_use]
 pub fn check(settings: &Settings, component: &[u8]) -> Report {
+    check_until(settings, component, pending())
+}
+
+/// The same, but stops when `given_up` resolves: nobody reads the report then.
+pub(crate) fn check_until(
+    settings: &Settings,
+    component: &[u8],
+    given_up: impl Future<Output = ()>,
+) -> Report {
     let mut report = Report {
         seed: settings.seed,
         operations: settings.operations,
@@ -112,7 +126,23 @@ pub fn check(settings: &Settings, component: &[u8]) -> Report {
     };
     // A candidate's violations are no news of the server's.
     with_default(NoSubscriber::new(), || {
-        on_a_runtime(run(settings, &policy, &mut report.checks));
+        on_a_runtime(async {
+            let checks = &mut report.checks;
+            tokio::select! {
+                () = run(settings, &policy, checks) => return,
+                () = sleep(settings.patience) => {}
+                () = given_up => {}
+            }
+            report.checks.push(Checked {
+                name: "ends in time".to_owned(),
+                why: "a policy that sleeps keeps its callers waiting".to_owned(),
+                verdict: Failure::of(
+                    "waiting for the check",
+                    "its end",
+                    format!("none within {} s", settings.patience.as_secs()),
+                ),
+            });
+        });
     });
     for used in policy.engine().used().values() {
         report.fuel_used = report.fuel_used.max(used.fuel);
