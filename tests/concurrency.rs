@@ -8,7 +8,6 @@ pub mod checker;
 )]
 pub mod witness;
 
-use std::env;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use fastrand::Rng;
 use tenure::{FencingToken, SessionId};
 
 use crate::support::database::TestDatabase;
+use crate::support::given::seed;
 use crate::support::host::Host;
 use checker::{Call, History, check};
 use witness::{Recorder, Witness, history, watch_deletions};
@@ -136,11 +136,7 @@ async fn race(witness: Witness, shared: Arc<Mutex<Shared>>, mut rng: Rng) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racing_tasks_on_two_hosts_are_told_nothing_that_breaks_a_rule() {
-    let seed = match env::var("TENURE_TEST_SEED") {
-        Ok(seed) => seed.parse().expect("TENURE_TEST_SEED is a number"),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("TENURE_TEST_SEED={seed}");
+    let seed = seed();
     let database = TestDatabase::create().await;
     watch_deletions(&database.connect().await).await;
     let recorder = Arc::new(Recorder::new());

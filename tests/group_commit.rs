@@ -16,6 +16,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::support::database::{Gate, TestDatabase};
+use crate::support::given::seed;
 use crate::support::host::LONG;
 
 const MINUTE: i64 = 60_000;
@@ -391,12 +392,7 @@ async fn standing(client: &Client) -> HashMap<Uuid, Option<i64>> {
 
 #[tokio::test]
 async fn any_mix_answers_as_the_single_statement_does_one_by_one() {
-    let seed = std::env::var("TENURE_TEST_SEED").map_or_else(
-        |_| fastrand::u64(..),
-        |seed| seed.parse().expect("TENURE_TEST_SEED"),
-    );
-    println!("TENURE_TEST_SEED={seed}");
-    let mut random = Rng::with_seed(seed);
+    let mut random = Rng::with_seed(seed());
     let database = TestDatabase::create().await;
     let client = database.connect().await;
     // As the host's connections do: a plan for the one argument would find out that this

@@ -32,7 +32,6 @@ mod witness;
 mod workload;
 
 use std::collections::BTreeMap;
-use std::env;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +39,7 @@ use fastrand::Rng;
 
 use checker::{Call, check};
 use faults::{Fault, Site};
+use support::given::{number, seed};
 use support::server::tell;
 use witness::{Recorder, history};
 use workload::Workload;
@@ -56,18 +56,9 @@ struct Tally {
     recovery: Duration,
 }
 
-fn number(name: &str) -> Option<u64> {
-    let value = env::var(name).ok().filter(|value| !value.is_empty())?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is a number")),
-    )
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_fails_nobody_is_told_what_is_not_so() {
-    let seed = number("TENURE_TEST_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = seed();
     let seconds = number("TENURE_CHAOS_SECONDS").unwrap_or(60);
     tell(&format!("chaos for {seconds} s, TENURE_TEST_SEED={seed}"));
     let mut rng = Rng::with_seed(seed);

@@ -17,7 +17,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::checker::check;
 use crate::client;
-use crate::number;
+use crate::support::given::number;
 use crate::support::policies;
 use crate::support::program::{Folder, Server};
 use crate::support::server::tell;

@@ -32,13 +32,13 @@ mod support;
 mod values;
 
 use std::cell::Cell;
-use std::env;
 use std::panic;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use support::given::{number, seed};
 use support::server::tell;
 
 /// The rounds of a target.
@@ -52,18 +52,9 @@ struct Rounds {
     done: u64,
 }
 
-fn number(name: &str) -> Option<u64> {
-    let value = env::var(name).ok().filter(|value| !value.is_empty())?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is a number")),
-    )
-}
-
 /// The rounds of a target: `few`, unless they are to go on by the clock.
 fn rounds(target: &'static str, few: u64) -> Rounds {
-    let seed = number("TENURE_TEST_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = seed();
     tell(&format!("fuzzing {target}, TENURE_TEST_SEED={seed}"));
     Rounds {
         target,

@@ -1,13 +1,12 @@
 //! Any text in the place of an owner, a key or an id: taken or refused with the field named,
 //! and never the server's fault.
 
-use std::env;
-
 use fastrand::Rng;
 use serde_json::{Value, json};
 use tenure::http::MAX_BODY;
 
 use super::client::{Answer, Server};
+use crate::support::given::seed;
 use crate::support::odd::{encoded, text};
 
 const ROUNDS: usize = 300;
@@ -31,12 +30,7 @@ fn spelled(rng: &mut Rng, text: &str) -> String {
 
 #[tokio::test]
 async fn any_text_is_taken_or_refused_by_name() {
-    let seed = match env::var("TENURE_TEST_SEED") {
-        Ok(seed) => seed.parse().expect("TENURE_TEST_SEED is a number"),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("TENURE_TEST_SEED={seed}");
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = Rng::with_seed(seed());
     let server = Server::start().await;
     let session = server.open("alice").await;
     let mut taken = [0; 2];

@@ -2,6 +2,7 @@
 //! process, the fixture policies.
 
 pub mod database;
+pub mod given;
 pub mod host;
 pub mod odd;
 pub mod program;

@@ -295,7 +295,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use async_trait::async_trait;
-    use tokio::task::JoinSet;
+    use futures_util::FutureExt;
     use uuid::Uuid;
 
     use super::*;
@@ -303,50 +303,53 @@ mod tests {
     use crate::postgres::{Statements, StoreError};
     use crate::registry::SessionRegistry;
 
-    /// Lets another call begin before each answer.
-    struct Yielding;
+    struct AtOnce;
 
     #[async_trait]
-    impl Statements for Yielding {
+    impl Statements for AtOnce {
         async fn open_session(&self, _: Uuid, _: &str, _: i64) -> Result<SystemTime, StoreError> {
-            unimplemented!("only heartbeats are sent")
+            Ok(SystemTime::UNIX_EPOCH)
         }
 
         async fn heartbeat(&self, _: Uuid, _: i64) -> Result<Option<SystemTime>, StoreError> {
-            yield_now().await;
             Ok(Some(SystemTime::UNIX_EPOCH))
         }
 
         async fn close_session(&self, _: Uuid) -> Result<Option<u32>, StoreError> {
-            unimplemented!("only heartbeats are sent")
+            Ok(Some(0))
         }
 
         async fn locks_of(&self, _: Uuid) -> Result<Vec<String>, StoreError> {
-            unimplemented!("only heartbeats are sent")
+            Ok(Vec::new())
         }
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 16)]
+    /// What a call with a slot meets when the pool misses the room that there is.
+    #[tokio::test]
     async fn a_full_pool_fails_no_call() {
         let limits = Limits {
-            // The fewest for which the pool is in parts.
-            calls_in_flight: 128,
+            calls_in_flight: 1,
             ..Limits::default()
         };
         let engine = PolicyEngine::new(limits).unwrap();
         let policy = Policy::load(&engine, LIFECYCLE).unwrap();
-        let registry = SessionRegistry::new(policy, Arc::new(Yielding));
+        let statements = StatementsCtx::new(Arc::new(AtOnce));
         let session = Uuid::new_v4().to_string();
-        let mut clients = JoinSet::new();
-        for _ in 0..512 {
-            let (registry, session) = (registry.clone(), session.clone());
-            clients.spawn(async move {
-                for _ in 0..200 {
-                    let beat = registry.heartbeat(&session, Duration::from_secs(15)).await;
-                    assert!(beat.unwrap().is_alive());
-                }
-            });
+        let operation = Operation::Heartbeat {
+            session: session.clone(),
+        };
+        let state = CallState::new(&policy, &statements, operation);
+        // All that the pool has, past the slots.
+        let taken = instance(&policy, state).await.map_err(|(error, _)| error);
+        let registry = SessionRegistry::new(policy.clone(), Arc::new(AtOnce));
+
+        let mut beat = Box::pin(registry.heartbeat(&session, Duration::from_secs(15)));
+        for _ in 0..10 {
+            let early = (&mut beat).now_or_never();
+            assert!(early.is_none(), "{early:?}");
         }
-        clients.join_all().await;
+        drop(taken.unwrap());
+
+        assert!(beat.await.unwrap().is_alive());
     }
 }
