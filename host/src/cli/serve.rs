@@ -46,7 +46,7 @@ pub fn command() -> Command {
              tenure serve --database-url postgres://tenure@db/lockdb\n  \
              tenure serve --listen 0.0.0.0:7400 --auth-token-file /etc/tenure/token \\\n    \
              --tls-cert /etc/tenure/cert.pem --tls-key /etc/tenure/key.pem\n  \
-             tenure serve --policy /etc/tenure/policy.wasm --admin-listen unix:/run/tenure/admin",
+             tenure serve --policy /etc/tenure/policy.wasm --admin-listen unix:admin.sock",
         )
         .args(arguments())
 }

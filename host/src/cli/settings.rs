@@ -236,7 +236,8 @@ pub const SETTINGS: &[Setting] = &[
         key: POLICY_CALLS,
         default: Some("1024"),
         value_name: "NUMBER",
-        help: "The most calls of the policy at once; as many more wait, and others are told to try again",
+        help: "The most calls of the policy at once. Others than heartbeats have three quarters of \
+               that, as many more wait, and further ones are told to try again",
         secret: false,
     },
     Setting {

@@ -16,7 +16,8 @@ use tokio_postgres::Config;
 use super::fault::{CONNECT_TIMED_OUT, Fault, StoreError, translate};
 use super::tls::{Connector, TrustedAuthorities};
 
-/// The most connections that only heartbeats use: as many of their batches run at once.
+/// The most connections that only heartbeats use: for both of the batches that run at once, and
+/// for those that run alone because a batch left them out.
 const MOST_KEPT: usize = 4;
 
 /// How many calls may wait for each connection that they can have. What waits behind these
