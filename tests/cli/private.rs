@@ -376,6 +376,11 @@ async fn a_connection_that_dies_is_contention_until_postgresql_has_recovered() {
     };
 
     kill(backend, libc::SIGKILL);
+    // Until then another connection may still answer.
+    until("the recovery's begin", || {
+        let log = fs::read_to_string(format!("{data}/postgres.log")).unwrap();
+        log.contains("reinitializing").then_some(())
+    });
 
     let mut statuses = Vec::new();
     let beat = format!("/v1/sessions/{session}/heartbeat");
